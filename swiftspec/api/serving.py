@@ -55,7 +55,6 @@ def simulate_load(
     from swiftspec.planner.under_load.measured_engine import MeasuredEngine
     from swiftspec.planner.under_load.predictor import Predictor, serving_of_plan
     from swiftspec.planner.under_load.serving_engine import ServingEngine
-    from swiftspec.simulator.latency import LatencyTable
     from swiftspec.simulator.setup import Setup
 
     candidate = searching(candidate_of(planned.plan, policy), earlier_outputs)
@@ -64,13 +63,7 @@ def simulate_load(
     serving: ServingEngine | None = MeasuredEngine.of(planned.profile)
     if engine is not None:
         serving = serving_of_plan(planned.plan, candidate, engine=engine, settings=settings or {})
-    predictor = Predictor(
-        LatencyTable(planned.profile.latencies),
-        planned.trace,
-        device=planned.profile.device,
-        serving=serving,
-        seed=seed,
-    )
+    predictor = Predictor(planned.profile, planned.trace, serving=serving, seed=seed)
     options = (options or (assumed.options_of(candidate.policy) if assumed else _ANY)).on(planned.profile.device)
     with stages("simulate") as progress:
         return predictor.serve(

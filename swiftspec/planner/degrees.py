@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final, Self
 
 from swiftspec.engines import Engine
 from swiftspec.engines.words import Method
@@ -12,6 +12,10 @@ from swiftspec.planner.search.option import Option
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.base import drafts_elsewhere
 from swiftspec.policies.effects import Role
+
+if TYPE_CHECKING:
+    from swiftspec.planner.deployment import Deployment
+    from swiftspec.planner.planned_model import PlannedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,27 @@ class AllowedDegrees:
     chains_only: bool = False
     specs: Mapping[Role, ModelSpec] = field(default_factory=dict)
     block_tokens: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        deployment: "Deployment",
+        target: "PlannedModel",
+        draft: "PlannedModel",
+        *,
+        sizes: frozenset[int] | None,
+        chains_only: bool,
+    ) -> Self:
+        """Those of a deployment with a pair of models."""
+        return cls(
+            sizes=sizes,
+            engine=deployment.served_by,
+            drafter=draft.method,
+            draft_server=bool(deployment.draft_device),
+            chains_only=chains_only,
+            specs={Role.TARGET: target.spec, Role.DRAFT: draft.spec},
+            block_tokens=draft.block_tokens,
+        )
 
     def objection(self, option: Option) -> str | None:
         """Reason why an option's groups are not allowed; None if they are."""

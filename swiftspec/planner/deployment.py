@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
-from swiftspec.devices import ClusterSpec, DeviceSpec, named_device, registered_device
+from swiftspec.devices import DeviceSpec, named_device, registered_device
 from swiftspec.engines import Engine, engine_named
 from swiftspec.engines.description import USABLE_SHARE
 from swiftspec.engines.swiftspec import SWIFTSPEC
@@ -272,11 +272,6 @@ class Deployment:
         """One device: bytes, bytes per second, FLOP per second."""
         return named_device(self.device)
 
-    @property
-    def cluster(self) -> ClusterSpec:
-        """All devices, and the links between them."""
-        return ClusterSpec(device=self.spec, num_devices=self.num_devices)
-
     @cached_property
     def kernels(self) -> "Kernels":
         """Kernel latencies from op tables, else by roofline. ValueError for tables of another device or engine."""
@@ -337,13 +332,8 @@ class Deployment:
         if engine is None or not self.draft_device or draft.method is not Method.MODEL:
             return profile
         late_by = engine.late_by(Method.DRAFT_SERVER, limits) - engine.late_by(draft.method, limits)
-        drafts = formats._beside_engine().profile(target, draft, max_context=max_context)
-        return with_draft_server(profile, drafts, round_s=late_by, provenance=Provenance.COMPOSED)
-
-    def _beside_engine(self) -> "Deployment":
-        """The devices of a draft server, and this package's engine on them."""
-        return replace(
-            self,
+        beside_engine = replace(
+            formats,
             device=self.draft_device,
             num_devices=self.draft_devices,
             engine=SWIFTSPEC.name,
@@ -352,3 +342,5 @@ class Deployment:
             op_tables=None,
             draft_device="",
         )
+        drafts = beside_engine.profile(target, draft, max_context=max_context)
+        return with_draft_server(profile, drafts, round_s=late_by, provenance=Provenance.COMPOSED)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from swiftspec.artifacts.plan import Acceptance
 from swiftspec.artifacts.planned import Planned
@@ -20,7 +20,6 @@ from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies import DraftKind
-from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
 from swiftspec.timing.latency import Provenance
 
@@ -86,7 +85,6 @@ def plan_for(
         longest=load.longest_context if load else 0,
         prompt_tokens=round(Means.of(load.workload).prompt_tokens) if load else None,
     )
-    specs = dict(zip(Role, (model.spec for model in models), strict=True))
     if load is not None:
         load = load.under(deployment.serving(*models))
     plan = make_plan(
@@ -96,22 +94,16 @@ def plan_for(
             num_devices=deployment.num_devices,
             draft_devices=deployment.draft_devices if deployment.draft_device else 0,
             memory=deployment.memory(*models),
-            degrees=AllowedDegrees(
-                sizes=sizes,
-                engine=deployment.served_by,
-                drafter=models[1].method,
-                draft_server=bool(deployment.draft_device),
-                chains_only=load is not None,
-                specs=specs,
-                block_tokens=models[1].block_tokens,
-            ),
+            degrees=AllowedDegrees.of(deployment, *models, sizes=sizes, chains_only=load is not None),
             engine=engine_named(deployment.engine).name,
         ),
         replace(options, load=load),
         progress=progress,
         acceptance=inputs.acceptance,
         changes=Changes(
-            at_context=lambda context: _profile_for(context, deployment, *models),
+            at_context=lambda context: (
+                deployment.profile(*models, max_context=context) if context <= _most_positions(*models) else None
+            ),
             with_independent_routing=_independently_routed(inputs.profile, deployment, *models),
         ),
     )
@@ -134,13 +126,6 @@ def plan_for(
         workload=workload,
         workload_path=workload_path,
     )
-
-
-def _profile_for(context: int, deployment: Deployment, target: PlannedModel, draft: PlannedModel) -> Profile | None:
-    """Profile for a context; None if the models have fewer positions."""
-    if context > _most_positions(target, draft):
-        return None
-    return deployment.profile(target, draft, max_context=context)
 
 
 def _independently_routed(
@@ -258,17 +243,6 @@ def _given(path: Path, target: PlannedModel, draft: PlannedModel) -> tuple[Accep
     return recorded, Acceptance(basis=basis, provenance=Provenance.MEASURED if measured else Provenance.ASSUMED)
 
 
-class _Amount(TypedDict):
-    """Arguments of every synthesis."""
-
-    num_prompts: int
-    prompt_length: int
-    num_tokens: int
-    seed: int
-    target: ModelRef
-    draft: ModelRef
-
-
 def _synthesised(
     deployment: Deployment,
     target: PlannedModel,
@@ -280,8 +254,23 @@ def _synthesised(
 ) -> tuple[AcceptanceTrace, Acceptance]:
     from swiftspec.acceptance import acceptance_for, synthesise, synthesise_positions
 
+    make: Callable[..., AcceptanceTrace]
+    if draft.kind is not DraftKind.SERIAL:
+        from swiftspec.acceptance.usual import given_rates, published_rates
+
+        drafter = draft.drafter if draft.directory and draft.drafter else draft.name
+        by_position = given_rates(given) if given else published_rates(target.name, drafter, dataset, kind=draft.kind)
+        make = partial(synthesise_positions, by_position.rates, kind=draft.kind)
+        stated = Acceptance(basis=by_position.basis, provenance=by_position.provenance, spread=by_position.spread)
+    elif given is not None:
+        make = partial(synthesise, given.acceptance_model(field="acceptance"))
+        stated = Acceptance(basis=given.describe(), provenance=Provenance.GIVEN)
+    else:
+        found = acceptance_for(target, draft, dataset)
+        make = partial(synthesise, found.acceptance_model)
+        stated = Acceptance(basis=found.basis, provenance=found.provenance, warning=found.warning)
     num_tokens = _num_new_tokens(deployment)
-    amount = _Amount(
+    trace = make(
         num_prompts=max(min(NUM_PROMPTS, _LEAST_PROMPTS), min(NUM_PROMPTS, _ENOUGH_TOKENS // num_tokens)),
         prompt_length=deployment.context,
         num_tokens=num_tokens,
@@ -289,17 +278,4 @@ def _synthesised(
         target=ModelRef(model=target.name, dtype=deployment.quant),
         draft=ModelRef(model=draft.name, dtype=deployment.draft_quant),
     )
-    if draft.kind is not DraftKind.SERIAL:
-        from swiftspec.acceptance.usual import given_rates, published_rates
-
-        drafter = draft.drafter if draft.directory and draft.drafter else draft.name
-        by_position = given_rates(given) if given else published_rates(target.name, drafter, dataset, kind=draft.kind)
-        trace = synthesise_positions(by_position.rates, kind=draft.kind, **amount)
-        return trace, Acceptance(basis=by_position.basis, provenance=by_position.provenance, spread=by_position.spread)
-    synthesised = partial(synthesise, **amount)
-    if given is not None:
-        trace = synthesised(given.acceptance_model(field="acceptance"))
-        return trace, Acceptance(basis=given.describe(), provenance=Provenance.GIVEN)
-    found = acceptance_for(target, draft, dataset)
-    trace = synthesised(found.acceptance_model)
-    return trace, Acceptance(basis=found.basis, provenance=found.provenance, warning=found.warning)
+    return trace, stated

@@ -97,21 +97,14 @@ class Load:
     @cached_property
     def simulated(self) -> Workload:
         """The first requests, as many as are simulated: all of them under an engine that serves."""
-        return self.workload.model_copy(update={"requests": self.workload.requests[: self._num_simulated]})
-
-    @property
-    def _num_simulated(self) -> int:
-        requests = self.workload.requests
-        if self.most_requests is not None:
-            return min(self.most_requests, len(requests))
-        if self.serving is not None:
-            return len(requests)
-        tokens = accumulate(request.output_tokens for request in requests)
-        return min(len(requests), max(_LEAST_REQUESTS, sum(sofar <= _ENOUGH_TOKENS for sofar in tokens)))
+        requests, most = self.workload.requests, self.most_requests
+        if most is None and self.serving is None:
+            tokens = accumulate(request.output_tokens for request in requests)
+            most = max(_LEAST_REQUESTS, sum(sofar <= _ENOUGH_TOKENS for sofar in tokens))
+        return self.workload.model_copy(update={"requests": requests[:most]})
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the workload's file."""
         return workload_sha256(self.workload, self.path)
 
     @property

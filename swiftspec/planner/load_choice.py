@@ -7,30 +7,29 @@ variants of the policies that lead under the load, on other splits too.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
+from typing import NamedTuple
 
 from swiftspec.artifacts.load_metrics import LoadMetrics
 from swiftspec.artifacts.plan import Candidate
-from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.under_load import DecodePool, LoadPrediction, UnderLoad
 from swiftspec.artifacts.workload import Workload
 from swiftspec.costmodel.steps import StepWork
 from swiftspec.files.document import Basis
 from swiftspec.planner.load import Load
-from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.search.backends import Workers, uncollected
-from swiftspec.planner.search.decision import Decision, KnownErrors, OutOfReachError, simulate_outcomes
+from swiftspec.planner.search.decision import OutOfReachError, simulate_outcomes
 from swiftspec.planner.search.estimates import ClosedForms
-from swiftspec.planner.search.evaluation import Budget, Outcome
+from swiftspec.planner.search.evaluation import Outcome
 from swiftspec.planner.search.option import Key, Option
-from swiftspec.planner.search.simulations import RankedOption, Simulations
-from swiftspec.planner.under_load.load_curves import SharedSteps
+from swiftspec.planner.search.searches import Searches
+from swiftspec.planner.search.simulations import RankedOption
+from swiftspec.planner.under_load.load_curves import Means, SharedSteps
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.planner.under_load.serving_engine import ServingEngine
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.batching import BatchLimits
-from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.setup import Setup
 
 MOST_CANDIDATES = 30
@@ -45,8 +44,7 @@ def decode_pool(workload: Workload, metrics: LoadMetrics, deployed: ServingEngin
     metrics: of the pool, which set the rate of a closed loop. deployed: an instance that only reads prompts.
     transfer_s: from a request's arrival until its cache is in the pool.
     """
-    prompts = [request.prompt_tokens for request in workload.requests]
-    mean = round(sum(prompts) / len(prompts))
+    mean = round(Means.of(workload).prompt_tokens)
     per_s = metrics.request_throughput if workload.rate is None else workload.rate
     return DecodePool(
         transfer_s=transfer_s,
@@ -67,33 +65,6 @@ def _read_per_s(deployed: ServingEngine, prompt_tokens: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchResult:
-    """What a search for one request at a time has found, from which the choice for a load starts.
-
-    simulations: all so far.
-    options: all feasible ones.
-    decision: the choice for one request.
-    ranking: the best option of every policy on every split.
-    budget: simulations that describe the plan's candidates.
-    memory: tells how many requests' caches a candidate's devices hold; unlimited if None.
-    policy: choose one of this policy's options.
-    num_jobs: processes.
-    """
-
-    profile: Profile
-    trace: AcceptanceTrace
-    simulations: Simulations
-    options: Sequence[Option]
-    decision: Decision
-    ranking: Sequence[RankedOption]
-    budget: Budget
-    errors: KnownErrors
-    memory: MemoryModel | None
-    policy: str | None
-    num_jobs: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadDecision:
     """The option with the highest goodput, and the best one of every other policy, best first."""
 
@@ -103,8 +74,7 @@ class LoadDecision:
     under_load: UnderLoad
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LoadOutcome:
+class _LoadOutcome(NamedTuple):
     """An option with its figures, for one request and under the load. keeps: the limits of the plan's goal."""
 
     option: Option
@@ -113,25 +83,28 @@ class _LoadOutcome:
     keeps: bool
 
 
-def choose_for_load(load: Load, found: SearchResult) -> LoadDecision:
+def choose_for_load(load: Load, found: Searches) -> LoadDecision:
     """The candidate with the highest goodput, or without any limits the one with the lowest mean end-to-end time.
 
     Candidates in which enough requests keep their limits come first; if there are none, the best of all is chosen.
     """
     load.check_role()
     load = replace(load, options=load.options.on(found.profile.device))
-    simulations, decision, policy = found.simulations, found.decision, found.policy
+    simulations, decision, policy, budget = found.simulations, found.decision, found.policy, found.widest.whole
     runs = _Runs(load, found)
-    first = _eligible_first([decision.chosen, *decision.others], policy)[:MOST_CANDIDATES]
+    eligible_first = sorted(
+        [decision.chosen, *decision.others], key=lambda one: policy not in (None, one.option.policy.name)
+    )
+    first = eligible_first[:MOST_CANDIDATES]
     ahead = 2 * (MOST_CANDIDATES - len(first))
     served = runs.serve([(outcome, decision.candidate(outcome)) for outcome in first], ahead=ahead)
     leading = _ordered(served, load, policy)
     leaders, at_once = [one.option for one in leading], max(1, round(leading[0].prediction.mean_batch))
-    likely = chain(_shaped_for(at_once, leaders, load, found), _variants(leaders, simulations.latest, found.ranking))
+    likely = chain(_shaped_for(at_once, leaders, load, found), _variants(leaders, simulations.latest, found.ranking()))
     known = {option.key for option in leaders}
     fresh = {option.key: option for option in likely if option.key not in known}
     variants = list(fresh.values())[: MOST_CANDIDATES - len(first)]
-    more = simulate_outcomes(simulations, variants, found.budget, found.errors, "variants", ahead=2 * len(variants))
+    more = simulate_outcomes(simulations, variants, budget, found.errors, "variants", ahead=2 * len(variants))
     served += runs.serve([(outcome, more.candidate(outcome)) for outcome in more.outcomes], ahead=0)
     ordered = _ordered(served, load, policy)
     best = ordered[0]
@@ -171,10 +144,6 @@ def _decode_pool(load: Load, best: _LoadOutcome) -> DecodePool | None:
     return decode_pool(load.simulated, best.prediction.metrics, reading, transfer_s=load.transfer_s)
 
 
-def _eligible_first(outcomes: Sequence[Outcome], policy: str | None) -> list[Outcome]:
-    return sorted(outcomes, key=lambda outcome: policy not in (None, outcome.option.policy.name))
-
-
 def _ordered(served: Iterable[_LoadOutcome], load: Load, policy: str | None) -> list[_LoadOutcome]:
     """Best first; those that may be chosen before all others; of equals the simpler one."""
 
@@ -184,14 +153,14 @@ def _ordered(served: Iterable[_LoadOutcome], load: Load, policy: str | None) -> 
     return sorted(sorted(served, key=lambda one: one.option.simplicity), key=rank, reverse=True)
 
 
-def _shaped_for(at_once: int, leaders: Sequence[Option], load: Load, found: SearchResult) -> Iterator[Option]:
+def _shaped_for(at_once: int, leaders: Sequence[Option], load: Load, found: Searches) -> Iterator[Option]:
     """The most plausible shape and split of each policy for as many requests, those of the best leader first.
 
     Closed forms know nothing of drafts from the text, nor of plain decoding's shape: it has none.
     """
-    closed = ClosedForms(found.profile, found.trace)
+    closed = ClosedForms(found.profile, found.simulations.trace)
     most_rows = load.serving.limits.step_tokens if load.serving else BatchLimits().max_rows
-    shared = SharedSteps(found.profile, closed.context, sequences=at_once, most_rows=most_rows)
+    shared = SharedSteps(found.profile, closed.context, at_once, most_rows)
     for leader in leaders:
         if not (leader.policy.plain or leader.policy.drafts_from_text):
             own = [option for option in found.options if option.policy.name == leader.policy.name]
@@ -231,35 +200,22 @@ def _narrower(leader: Option, outcomes: Sequence[Outcome]) -> Iterator[Option]:
 class _Runs:
     """Simulations of candidates under one load, over cores."""
 
-    def __init__(self, load: Load, found: SearchResult) -> None:
+    def __init__(self, load: Load, found: Searches) -> None:
         self._load, self._simulations, self._memory = load, found.simulations, found.memory
-        predictor = Predictor(
-            LatencyTable(found.profile.latencies),
-            found.trace,
-            device=found.profile.device,
-            serving=load.serving,
-            seed=found.simulations.seed,
-        )
-        self._workers = Workers(_Server(load, predictor), found.num_jobs)
+        predictor = Predictor(found.profile, found.simulations.trace, serving=load.serving, seed=found.simulations.seed)
+        self._workers = Workers(partial(_served, load, predictor), found.num_jobs)
 
     def serve(self, found: Sequence[tuple[Outcome, Candidate]], *, ahead: int) -> list[_LoadOutcome]:
         """Every option with its figures; `ahead` simulations are still to come after these."""
-        simulations, predictions = self._simulations, []
-        before, total = simulations.num_done, simulations.num_done + len(found) + ahead
+        simulations, served = self._simulations, []
+        total = simulations.num_done + len(found) + ahead
         tasks = [(candidate, self._num_blocks(outcome.option)) for outcome, candidate in found]
-        for done, prediction in enumerate(self._workers.map(tasks), start=1):
-            predictions.append(prediction)
-            simulations.report(before + done, total, "under load")
-        simulations.num_done += len(found)
-        return [
-            _LoadOutcome(
-                option=outcome.option,
-                candidate=candidate,
-                prediction=prediction,
-                keeps=simulations.keeps(outcome),
-            )
-            for (outcome, candidate), prediction in zip(found, predictions, strict=True)
-        ]
+        for (outcome, candidate), prediction in zip(found, self._workers.map(tasks), strict=True):
+            keeps = simulations.keeps(outcome)
+            served.append(_LoadOutcome(outcome.option, candidate, prediction, keeps))
+            simulations.num_done += 1
+            simulations.report(simulations.num_done, total, "under load")
+        return served
 
     def _num_blocks(self, option: Option) -> int | None:
         """Blocks that the option's devices have memory for: at least those of the longest request, which fits."""
@@ -268,22 +224,16 @@ class _Runs:
         return self._memory.num_blocks(option, longest=self._load.longest_context)
 
 
-@dataclass(frozen=True, slots=True)
-class _Server:
-    """Serves one load by any candidate: always the same requests, with the same texts."""
-
-    load: Load
-    predictor: Predictor
-
-    @uncollected()
-    def __call__(self, task: _Task) -> LoadPrediction:
-        candidate, room = task
-        served = self.predictor.serve(
-            Setup.of(candidate),
-            self.load.simulated,
-            goal=self.load.goal,
-            options=self.load.options.with_room(room),
-            transfer_s=self.load.transfer_s,
-        )
-        speed = candidate.prediction.metrics.figures.tokens_per_s
-        return LoadPrediction.of(served, candidate=candidate.describe(), tokens_per_s=speed, num_blocks=room)
+@uncollected()
+def _served(load: Load, predictor: Predictor, task: _Task) -> LoadPrediction:
+    """A candidate under a load: always the same requests, with the same texts."""
+    candidate, room = task
+    served = predictor.serve(
+        Setup.of(candidate),
+        load.simulated,
+        goal=load.goal,
+        options=load.options.with_room(room),
+        transfer_s=load.transfer_s,
+    )
+    speed = candidate.prediction.metrics.figures.tokens_per_s
+    return LoadPrediction.of(served, candidate=candidate.describe(), tokens_per_s=speed, num_blocks=room)

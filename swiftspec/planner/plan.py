@@ -1,6 +1,5 @@
 """A plan from a profile and a trace: feasible options, the best by simulation, and the choice's sensitivities."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,26 +12,18 @@ from swiftspec.errors import FieldError
 from swiftspec.files.document import Origin
 from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.fleet.choice import FleetDecision, FleetSearch
-from swiftspec.planner.load_choice import LoadDecision, SearchResult, choose_for_load
+from swiftspec.planner.load_choice import LoadDecision, choose_for_load
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.search.backends import parallel_backend
-from swiftspec.planner.search.decision import (
-    Decision,
-    KnownErrors,
-    OutOfReachError,
-    decide,
-    fewest_devices,
-    known_errors,
-)
-from swiftspec.planner.search.estimates import ClosedForms
+from swiftspec.planner.search.decision import fewest_devices, known_errors
 from swiftspec.planner.search.evaluation import Evaluator
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.options import ALL, SearchOptions
+from swiftspec.planner.search.searches import Searches
 from swiftspec.planner.search.sensitivity import Changes, sensitivities
-from swiftspec.planner.search.simulations import LastRung, RankedOption, Simulations
+from swiftspec.planner.search.simulations import RankedOption, Simulations
 from swiftspec.planner.search.space import feasible_options, longest_context
-from swiftspec.planner.search.stages import UNTRIED, search_in_stages
-from swiftspec.policies import Layout, policy_class, policy_classes
+from swiftspec.policies import Layout, policy_classes
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import drafts_elsewhere
 from swiftspec.policies.effects import Role
@@ -78,13 +69,11 @@ def make_plan(
     acceptance: source of the trace's acceptance, where it was not recorded.
     changes: changed assumptions for the plan's sensitivities; None leaves them out.
 
-    ValueError: if the policy or backend is unknown, the engine does not accept drafts as the trace has it, nothing is
-    feasible (the message has the reasons), or no simulated option meets the goal's limits (the message names the
-    nearest one).
+    ValueError: if the engine does not accept drafts as the trace has it, nothing is feasible (the message has the
+    reasons), or no simulated option meets the goal's limits (the message names the nearest one).
     """
     num_devices, memory = hardware.num_devices, hardware.memory
     load, fleet, num_jobs = options.load, options.fleet, options.num_jobs
-    _check(num_devices=num_devices, num_jobs=num_jobs, policy=options.policy)
     _check_sampling(trace, hardware.engine)
     policy = None if options.policy == ALL else options.policy
     goal = options.goal if load is None else options.goal.alone
@@ -109,7 +98,15 @@ def make_plan(
     with parallel_backend(options.backend):
         evaluator = Evaluator(profile, trace, num_jobs=num_jobs, errors=errors.forwards)
         simulations = Simulations(evaluator=evaluator, trace=trace, goal=goal, seed=options.seed, report=progress)
-        found = _Searches(simulations, feasible, profile, policy=policy, errors=errors)
+        found = Searches(
+            profile=profile,
+            simulations=simulations,
+            options=feasible,
+            policy=policy,
+            errors=errors,
+            memory=memory,
+            num_jobs=num_jobs,
+        )
         if goal.objective is Objective.DEVICES:
             decision = fewest_devices(found.fastest, found.ranking, goal, most=most)
         else:
@@ -119,8 +116,7 @@ def make_plan(
         chosen = RankedOption.of(decision.chosen, goal)
         loaded: LoadDecision | FleetDecision | None = None
         if load is not None:
-            alone = found.result(trace, memory=memory, num_jobs=num_jobs)
-            loaded = choose_for_load(load, alone) if fleet is None else FleetSearch(load, fleet, alone).decide()
+            loaded = choose_for_load(load, found) if fleet is None else FleetSearch(load, fleet, found).decide()
         rows = sensitivities(
             profile=profile,
             trace=trace,
@@ -165,7 +161,7 @@ def make_plan(
         chosen=priced(best),
         alternatives=tuple(map(priced, others)),
         ties=() if loaded else tuple(outcome.option.describe() for outcome in decision.ties),
-        num_simulated=simulations.num_simulated,
+        num_simulated=len(simulations.simulated),
         rejected=dict(rejected),
         goal=goal,
         gain=decision.gain(speeds),
@@ -180,75 +176,6 @@ def make_plan(
         fleet=loaded.fleet if isinstance(loaded, FleetDecision) else None,
         feature_bytes=profile.feature_bytes,
     )
-
-
-class _Searches:
-    """Searches among the options on at most N devices; later searches reuse the simulations of earlier ones."""
-
-    def __init__(
-        self,
-        simulations: Simulations,
-        options: list[Option],
-        profile: Profile,
-        *,
-        policy: str | None,
-        errors: KnownErrors,
-    ) -> None:
-        self._simulations = simulations
-        self._options = options
-        self._profile = profile
-        self._policy = policy
-        self._errors = errors
-        self._num_searches = 0
-        self._widest: LastRung | None = None
-        self._decision: Decision | None = None
-        self._rejected: Counter[str] = Counter()
-
-    def fastest(self, most_devices: int) -> Decision:
-        """The best on at most this many devices. OutOfReachError if nothing meets the goal's limits."""
-        options = [option for option in self._options if option.num_devices <= most_devices]
-        if not any(self._policy in (None, option.policy.name) for option in options):
-            raise OutOfReachError(f"nothing is feasible on {most_devices} devices")
-        self._rejected = Counter()
-        self._num_searches += 1
-        closed = ClosedForms(self._profile, self._simulations.trace)
-        finals = search_in_stages(self._simulations, options, closed, self._rejected, policy=self._policy)
-        self._widest = self._widest or finals
-        self._decision = decide(self._simulations, finals, self._policy, self._errors)
-        return self._decision
-
-    def ranking(self) -> list[RankedOption]:
-        """The best of every policy on every split, by all simulations."""
-        assert self._widest is not None, "the first search knows every split"
-        assert self._decision is not None, "it found an option or raised"
-        finalists = [self._decision.chosen, *self._decision.others]
-        return self._simulations.ranking(finalists, self._widest.expected)
-
-    def result(self, trace: AcceptanceTrace, *, memory: MemoryModel | None, num_jobs: int) -> SearchResult:
-        """What the choice for a load starts from."""
-        assert self._widest is not None, "the first search has a last stage"
-        assert self._decision is not None, "it found an option or raised"
-        return SearchResult(
-            profile=self._profile,
-            trace=trace,
-            simulations=self._simulations,
-            options=self._options,
-            decision=self._decision,
-            ranking=self.ranking(),
-            budget=self._widest.whole,
-            errors=self._errors,
-            memory=memory,
-            policy=self._policy,
-            num_jobs=num_jobs,
-        )
-
-    @property
-    def rejected(self) -> Counter[str]:
-        """Options that were not simulated, counted by reason."""
-        if self._num_searches == 1:
-            return self._rejected
-        tried = self._simulations.simulated
-        return Counter(f"{option.policy.name}: {UNTRIED}" for option in self._options if option.key not in tried)
 
 
 def _searched(policy: str | None, *, asks_server: bool) -> set[str] | None:
@@ -280,15 +207,6 @@ def _check_sampling(trace: AcceptanceTrace, engine: str | None) -> None:
             f"the trace's output was sampled ({trace.sampling}), and drafts guessed as this package's engine does: "
             f"expected {SWIFTSPEC.name}, or a trace of greedy output",
         )
-
-
-def _check(*, num_devices: int, num_jobs: int, policy: str | None) -> None:
-    if num_devices < 1:
-        raise FieldError("num_devices", num_devices, "expected at least 1")
-    if num_jobs < 1 and num_jobs != -1:
-        raise FieldError("num_jobs", num_jobs, "expected at least 1, or -1 for every core")
-    if policy is not None and policy != ALL:
-        policy_class(policy)
 
 
 def _nothing_feasible(

@@ -28,10 +28,18 @@ def served_programs(policy: Policy, request: Request, *, patience_s: float) -> M
 
 
 def usual_patience_s(
-    prices: LatencyTable, policy: Policy, trace: AcceptanceTrace, *, degree: int, ranks: int, sequences: int
-) -> float:
-    """Longest wait for drafts of a step of so many requests."""
+    prices: LatencyTable,
+    policy: Policy,
+    trace: AcceptanceTrace,
+    degrees: Mapping[Role, int],
+    ranks: Mapping[Role, int],
+    *,
+    sequences: int,
+) -> float | None:
+    """Longest wait for drafts of a step of so many requests; None without a draft server."""
+    if not has_draft_server(prices, policy):
+        return None
     context = round(fmean(prompt.prompt_length for prompt in trace.prompts))
-    rows = sequences * policy.target_rows
-    step = prices.forward(StepKey(Role.TARGET, Phase.VERIFY, degree, rows, context, sequences, ranks))
-    return served_patience_s(fmean(step.quantiles_s), sequences)
+    rows, degree = sequences * policy.target_rows, degrees[Role.TARGET]
+    key = StepKey(Role.TARGET, Phase.VERIFY, degree, rows, context, sequences, ranks.get(Role.TARGET, 1))
+    return served_patience_s(fmean(prices.forward(key).quantiles_s), sequences)

@@ -16,7 +16,7 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.lookup.known_text import SharedOutputs
-from swiftspec.simulator.draft_server import has_draft_server, served_programs, usual_patience_s
+from swiftspec.simulator.draft_server import served_programs, usual_patience_s
 from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
 from swiftspec.simulator.latency import LatencySampler, LatencyTable
 from swiftspec.simulator.oracle import CandidatePool, TraceOracle
@@ -45,27 +45,16 @@ def simulate(
 ) -> list[Timeline]:
     """Timelines of a policy on a trace's prompts, one after another on one clock that starts at 0.
 
-    Parameters
-    ----------
-    degrees : mapping
-        Devices of each role's group; a co-located policy's draft runs on the target's.
-    prompt_indices : sequence of int, optional
-        Indices of the trace's prompts, in this order; all by default.
-    seed : int
-        The same seed, policy and files give the same timelines. A prompt's draws do not depend on the other prompts.
-    max_new_tokens : int, optional
-        Output tokens at most; never more than were traced.
-    ranks : mapping, optional
-        Processes that divide each role's group, or each target group, as in `StepPoint`; one if not given. A co-located
-        policy's draft has the target's.
-    errors : ForwardErrors, optional
-        Known errors of forwards. If there are any, every prompt is simulated twice: with forwards scaled by its draw,
+    degrees: devices of each role's group; a co-located policy's draft runs on the target's.
+    prompt_indices: of the trace's prompts, in this order; all by default.
+    seed: the same one, policy and files give the same timelines. A prompt's draws do not depend on the other prompts.
+    max_new_tokens: never more than were traced.
+    ranks: processes that divide each role's group, or each target group, as in `StepPoint`; one if not given. A
+        co-located policy's draft has the target's.
+    errors: of forwards, as known. If there are any, every prompt is simulated twice: with forwards scaled by its draw,
         and, after all prompts, by the opposite draw.
 
-    Raises
-    ------
-    ValueError
-        If a group is missing, a prompt does not exist, or the profile has no steps for a degree.
+    ValueError: if a group is missing, a prompt does not exist, or the profile has no steps for a degree.
     """
     simulator = Simulator(profile, trace, errors=errors)
     timelines: list[Timeline] = []
@@ -135,8 +124,7 @@ class Simulator:
         self._oracle = oracle
         self._prices = LatencyTable(profile.latencies if isinstance(profile, Profile) else profile)
         self._pool = CandidatePool(trace)
-        self._trace = trace
-        self._prompts = trace.prompts
+        self.trace = trace
 
     def run(
         self,
@@ -161,51 +149,36 @@ class Simulator:
             degrees=group_degrees(degrees, policy),
             ranks=group_ranks(ranks or {}, policy),
         )
+        patience_s = usual_patience_s(self._prices, policy, self.trace, meter.degrees, meter.ranks, sequences=1)
         programs = policy.programs
-        if has_draft_server(self._prices, policy):
-            degree, num_ranks = meter.degrees[Role.TARGET], meter.ranks[Role.TARGET]
-            patience_s = usual_patience_s(
-                self._prices, policy, self._trace, degree=degree, ranks=num_ranks, sequences=1
-            )
+        if patience_s is not None:
             programs = partial(served_programs, policy, patience_s=patience_s)
         clock_s = start_s
         timelines: list[Timeline] = []
         earlier = SharedOutputs().known_to(policy)
-        for index in range(len(self._prompts)) if prompt_indices is None else prompt_indices:
-            if not 0 <= index < len(self._prompts):
-                raise ValueError(f"prompt_indices has {index}; expected one of the trace's {len(self._prompts)}")
+        for index in range(len(self.trace.prompts)) if prompt_indices is None else prompt_indices:
+            if not 0 <= index < len(self.trace.prompts):
+                raise ValueError(f"prompt_indices has {index}; expected one of the trace's {len(self.trace.prompts)}")
             meter.seed(seed, index, scales=self.errors.scales(seed=seed, index=index, mirrored=mirrored))
             is_alone = policy.layout is not Layout.DISAGGREGATED
             env = OneProcess(initial_time=clock_s) if is_alone else simpy.Environment(initial_time=clock_s)
-            parts, request = self._parts(env, policy, meter, seed=seed, index=index, max_new_tokens=max_new_tokens)
-            spans = _run_request(env, parts, programs, replace(request, earlier=earlier))
-            timelines.append(Timeline(request=self._prompts[index].prompt_id, start_s=clock_s, spans=spans))
+            devices = device_groups(env, policy, meter)
+            oracle = partial(self._oracle, self._pool, self.trace.prompts[index], prompt_index=index)
+            oracles = [oracle(rng=(seed, index, *device.stream)) for device in devices]  # each has caches of its own
+            parts = [RequestPart(device, oracle=own) for device, own in zip(devices, oracles, strict=True)]
+            connect(parts)
+            request = replace(oracles[0].request(max_new_tokens), earlier=earlier)
+            spans = _run_request(env, parts, programs, request)
+            timelines.append(Timeline(request=self.trace.prompts[index].prompt_id, start_s=clock_s, spans=spans))
             clock_s = float(env.now)
         return Simulation(timelines=tuple(timelines), seconds=meter.seconds, end_s=clock_s)
 
-    def _parts(
-        self,
-        env: simpy.Environment,
-        policy: Policy,
-        meter: LatencySampler,
-        *,
-        seed: int,
-        index: int,
-        max_new_tokens: int | None,
-    ) -> tuple[list[RequestPart], Request]:
-        """A part per device group; each has its own oracle, since each has its own caches. And the request."""
-        devices = device_groups(env, policy, meter)
-        oracles = []
-        for device in devices:
-            rng = (seed, index, *device.stream)
-            oracles.append(self._oracle(self._pool, self._prompts[index], prompt_index=index, rng=rng))
-        parts = [RequestPart(device, oracle=oracle) for device, oracle in zip(devices, oracles, strict=True)]
-        return connected(parts), oracles[0].request(max_new_tokens)
 
-
-def device_groups(env: simpy.Environment, policy: Policy, meter: LatencySampler) -> list[DeviceGroup]:
-    """The groups that a policy runs on, the target's first and the draft's last, if it has its own."""
-    if policy.layout is not Layout.DISAGGREGATED:
+def device_groups(
+    env: simpy.Environment, policy: Policy, meter: LatencySampler, *, has_draft: bool = True
+) -> list[DeviceGroup]:
+    """The groups that a policy runs on, the target's first and the draft's last, if it has its own, and not others'."""
+    if policy.layout is not Layout.DISAGGREGATED or not has_draft:
         return [DeviceGroup(env, Role.TARGET, meter=meter)]
     targets = [DeviceGroup(env, Role.TARGET, meter=meter, group=group) for group in range(policy.target_groups)]
     draft = DeviceGroup(env, Role.DRAFT, meter=meter)
@@ -215,12 +188,11 @@ def device_groups(env: simpy.Environment, policy: Policy, meter: LatencySampler)
     return [*targets, draft]
 
 
-def connected(parts: Sequence[RequestPart]) -> list[RequestPart]:
-    """A request's parts, those of its targets with a channel to that of its draft."""
+def connect(parts: Sequence[RequestPart]) -> None:
+    """Give a request's parts on its targets a channel to that on its draft."""
     *targets, draft = parts
     for target in targets:
         target.connect(draft)
-    return list(parts)
 
 
 def group_degrees(degrees: Mapping[Role, int], policy: Policy) -> Mapping[Role, int]:

@@ -61,14 +61,6 @@ class ForwardErrors:
         """Mirroring of the draws, for each simulation of a prompt: a single False if nothing is drawn, else a pair."""
         return (False, True) if self else (False,)
 
-    def deviations(self, *, seed: int, index: int) -> dict[Role, float]:
-        """Standard normal draws for a prompt, spread evenly over a trace's prompts."""
-        shifts = np.random.default_rng([seed, len(_STEPS)]).random(len(_STEPS))
-        return {
-            role: _NORMAL.inv_cdf(min(max((shift + (index + 1) * step) % 1.0, 1e-9), 1 - 1e-9))
-            for (role, step), shift in zip(_STEPS.items(), shifts.tolist(), strict=True)
-        }
-
     def scales(self, *, seed: int, index: int, mirrored: bool = False) -> dict[Role, float]:
         """Factors of a prompt's forwards, log-normal with mean 1; empty if nothing is drawn.
 
@@ -77,13 +69,13 @@ class ForwardErrors:
         if not self:
             return {}
         sign = -1.0 if mirrored else 1.0
-        return {
-            role: exp(sign * deviation * self._of(role) - self._of(role) ** 2 / 2)
-            for role, deviation in self.deviations(seed=seed, index=index).items()
-        }
-
-    def _of(self, role: Role) -> float:
-        return self.of_role.get(role, 0.0)
+        shifts = np.random.default_rng([seed, len(_STEPS)]).random(len(_STEPS)).tolist()
+        found = {}
+        for (role, step), shift in zip(_STEPS.items(), shifts, strict=True):
+            place = min(max((shift + (index + 1) * step) % 1.0, 1e-9), 1 - 1e-9)  # even over a trace's prompts
+            error = self.of_role.get(role, 0.0)
+            found[role] = exp(sign * _NORMAL.inv_cdf(place) * error - error**2 / 2)
+        return found
 
 
 EXACT: Final = ForwardErrors()

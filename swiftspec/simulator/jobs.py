@@ -43,7 +43,7 @@ class ServedRequest:
 
     number: place in the order of arrival. done: happens when it ends.
 
-    begun_s, ended_s: when it was admitted first, and when it ended. None if it was refused.
+    begun_s, ended_s: when it was admitted first, and when it ended. None if there was no room for it in the queue.
     """
 
     number: int
@@ -53,6 +53,7 @@ class ServedRequest:
     done: simpy.Event
     begun_s: float | None = None
     ended_s: float | None = None
+    is_refused: bool = False
     num_preemptions: int = 0
     spans: list[Span] = field(default_factory=list)
     output: list[int] = field(default_factory=list)

@@ -17,7 +17,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.simulator.random_streams import uniforms
 from swiftspec.timing.latency import Latency, Provenance
 from swiftspec.timing.step_key import StepKey
-from swiftspec.timing.steps import Latencies, hop_rows
+from swiftspec.timing.steps import Latencies
 from swiftspec.timing.timeline import Phase
 from swiftspec.timing.warm_up import WarmUpCost, WeightCache, is_cold
 
@@ -51,14 +51,10 @@ class LatencyDraw(NamedTuple):
 
 
 class LatencyTable:
-    """A profile's latencies, each looked up once. Holds no randomness, so many simulations may share one.
-
-    host_share: share of one request's host time that each further request of a step adds.
-    """
+    """A profile's latencies, each looked up once. Holds no randomness, so many simulations may share one."""
 
     def __init__(self, latencies: Latencies) -> None:
         self.latencies = latencies
-        self.host_share = latencies.host_share
         self._forwards: dict[StepKey, LatencyDraw] = {}
         self._host: dict[tuple[str, Phase, int], LatencyDraw] = {}
 
@@ -82,10 +78,6 @@ class LatencyTable:
                 cost = cost.longer_by(*self.latencies.further_sequences(priced))
             self._forwards[key] = cost
         return cost
-
-    def warm_up(self, role: Role, *, degree: int, ranks: int) -> WarmUpCost | None:
-        """Cost of pauses for a group's forwards, if there is any."""
-        return self.latencies.warm_up.get((role, degree, ranks))
 
     def host(self, phase: Phase, rows: int, *, policy: str) -> LatencyDraw:
         """Host time of a policy's effect; what the profile lacks is free, and `assumed`."""
@@ -142,7 +134,7 @@ class LatencySampler:
 
     def warm_up(self, role: Role) -> WarmUpCost | None:
         """Cost of pauses for a role's forwards, if there is any."""
-        return self._of(role).warm_up(role, degree=self.degrees.get(role, 1), ranks=self.ranks[role])
+        return self._of(role).latencies.warm_up.get((role, self.degrees.get(role, 1), self.ranks[role]))
 
     def host(self, phase: Phase, rows: int = 1) -> float:
         """Seconds that a process spends around an effect."""
@@ -159,11 +151,7 @@ class LatencySampler:
 
     def together(self, num_requests: int) -> float:
         """Host time of an effect of requests that share steps, over that of one that is alone."""
-        return (1 + (num_requests - 1) * self._prices.host_share) / num_requests
-
-    def hop(self, num_features: int = 0) -> float:
-        """Seconds from the end of a send until the peer can receive the message, and features of so many tokens."""
-        return self.host(Phase.WAIT, hop_rows(num_features))
+        return (1 + (num_requests - 1) * self._prices.latencies.host_share) / num_requests
 
     def _of(self, role: Role) -> LatencyTable:
         return self._draft_prices if role is Role.DRAFT else self._prices

@@ -72,7 +72,6 @@ class SimulatedKVCache:
 
     @property
     def length(self) -> int:
-        """Slots in use."""
         return self.prefix_length + self._num_slots
 
     def prefill(self, num_tokens: int) -> None:
@@ -111,7 +110,6 @@ class SimulatedKVCache:
         return answers
 
     def keep(self, slots: Sequence[int], num_verified: int) -> None:
-        """Compact. ValueError for a slot that is empty or named twice, or a verified one off the target's path."""
         in_use = [slot for slot in slots if 0 <= slot < self._num_slots]
         on_path = [self._slots_on_path >> slot & 1 for slot in in_use]
         masks = [self._masks >> slot & 1 for slot in in_use]
@@ -241,7 +239,6 @@ class TraceOracle:
         return tuple(choices)
 
     def keep(self, role: Role, slots: Sequence[int], num_verified: int) -> None:
-        """Compact a role's cache."""
         self._mirrors[role].keep(slots, num_verified)
 
     def _next(self, position: int) -> int:

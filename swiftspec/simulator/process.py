@@ -5,8 +5,8 @@ messages arrive one hop after they were sent, in order, whatever the receiver is
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
 
 import simpy
 
@@ -30,9 +30,13 @@ from swiftspec.policies.effects import (
     TargetForward,
 )
 from swiftspec.simulator.latency import ForwardTimes, LatencySampler
+from swiftspec.simulator.oracle import TraceOracle
+from swiftspec.simulator.replay import CountingOracle
+from swiftspec.timing.steps import hop_rows
 from swiftspec.timing.timeline import Phase, Span
 
 Events = Generator[simpy.Event, Any, Any]
+Oracle = TraceOracle | CountingOracle
 _ON_HOST = (KeepKV, Send, Commit, Clock)
 
 
@@ -40,11 +44,9 @@ class OneProcess(simpy.Environment):
     """An environment with one process: nothing else can happen while it waits, so that its waits are added up."""
 
     def timeout(self, delay: float = 0.0, _: object = None) -> Any:
-        """The delay itself."""
         return delay
 
     def complete(self, waits_s: Iterable[Any]) -> None:
-        """Run the process to its end."""
         for wait_s in waits_s:
             self._now += wait_s
 
@@ -86,34 +88,6 @@ class Link:
         if self._awaited is not None:
             self._awaited.succeed()
             self._awaited = None  # no receive waits for the next message until the receiver runs
-
-
-class Oracle(Protocol):
-    """Answers of a request's forwards on a device group, and lengths of its caches."""
-
-    def context(self, role: Role, /) -> int:
-        """Slots in use in a role's cache, which the next forward attends to."""
-
-    def prefill(self, role: Role, tokens: Sequence[int], /) -> Any:
-        """Answer of a `Prefill`."""
-
-    def draft(self, rows: Sequence[Row], num_candidates: int, /, *, fuzzy: bool = False) -> Any:
-        """Answer of a `DraftForward`."""
-
-    def exit(self, rows: Sequence[Row], num_candidates: int, /) -> Any:
-        """Answer of a `TargetExit`."""
-
-    def target(self, rows: Sequence[Row], /) -> Any:
-        """Answer of a `TargetForward` or `TargetFinish`."""
-
-    def keep(self, role: Role, slots: Sequence[int], num_verified: int, /) -> None:
-        """Compact a role's cache."""
-
-    def hear(self, message: Message, /) -> None:
-        """Take a message that the draft's program has received."""
-
-    def num_features(self, message: Message, /) -> int:
-        """Tokens whose features go beside a message that is sent now."""
 
 
 class DeviceGroup:
@@ -228,7 +202,6 @@ class RequestPart:
         return 0.0
 
     def complete(self, effect: Effect, start_s: float) -> Any:
-        """The answer of an effect that began at `start_s`."""
         if isinstance(effect, Poll):
             message = self.poll(effect.peer)
             if message is not None:
@@ -238,7 +211,8 @@ class RequestPart:
             self.note(Phase.COMPACT, effect.role, start_s, rows=len(effect.slots))
         elif isinstance(effect, Send):
             self.note(Phase.SEND, self.role, start_s)
-            hop_s = self._meter.hop(self.oracle.num_features(effect.message))
+            # Until the peer can receive the message, and the features beside it.
+            hop_s = self._meter.host(Phase.WAIT, hop_rows(self.oracle.num_features(effect.message)))
             self._to[effect.peer].send(effect.message, hop_s=hop_s)
         elif isinstance(effect, Commit):
             self.note(Phase.COMMIT, self.role, start_s, tokens=len(effect.tokens))
@@ -247,7 +221,6 @@ class RequestPart:
         return None
 
     def answer(self, effect: Forward) -> Any:
-        """The answer of a forward that was computed."""
         if isinstance(effect, DraftForward):
             return self.oracle.draft(effect.rows, effect.num_candidates, fuzzy=effect.fuzzy)
         if isinstance(effect, TargetForward):
@@ -260,7 +233,6 @@ class RequestPart:
         return self.oracle.target(self._halfway)
 
     def form(self, effect: Forward) -> tuple[Phase, Role, int]:
-        """A forward's phase, model and rows."""
         if isinstance(effect, DraftForward):
             return Phase.FUZZY if effect.fuzzy else Phase.EXPAND, Role.DRAFT, len(effect.rows)
         if isinstance(effect, TargetForward):

@@ -1,7 +1,6 @@
 """Programs of a served request, each with what answers its forwards: a policy's own, logged ones, or replayed ones."""
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy, Request
@@ -13,20 +12,15 @@ from swiftspec.simulator.draft_server import served_programs
 from swiftspec.simulator.oracle import MASK_TOKEN, CandidatePool
 from swiftspec.simulator.process import DeviceGroup, Oracle
 from swiftspec.simulator.recording import Log, Recording, logged
-from swiftspec.simulator.replay import CountingOracle, play_draft, play_target
+from swiftspec.simulator.replay import CountingOracle, PlayedDraft, PlayedTarget
 from swiftspec.simulator.texts import StretchedOracle, StretchedText
 
 Begun = list[tuple[Program, Oracle]]
 
 
-class RequestPrograms(Protocol):
-    """Maker of the programs of served requests."""
-
-    def begin(self, number: int, text: StretchedText, num_output: int, devices: Sequence[DeviceGroup]) -> Begun:
-        """A program for each device group.
-
-        number: sets its random numbers apart from those of others. num_output: tokens of the output that exist already.
-        """
+# Makes a program for each device group, from a number that sets its random numbers apart from those of others, a text,
+# and the tokens of its output that exist already.
+Begin = Callable[[int, StretchedText, int, Sequence[DeviceGroup]], Begun]
 
 
 def begin_scoring(text: StretchedText) -> Begun:
@@ -61,7 +55,6 @@ class TracedPrograms:
         self._earlier: dict[DeviceGroup, SharedOutputs] = {}  # of each replica, by its target's devices
 
     def begin(self, number: int, text: StretchedText, num_output: int, devices: Sequence[DeviceGroup]) -> Begun:
-        """A program for each device group, and an oracle with random numbers of its own."""
         prompt = (*text.prompt, *text.output[:num_output])
         rest = Request(
             prompt=prompt,
@@ -88,13 +81,12 @@ class TracedPrograms:
 class LoggedPrograms:
     """Programs whose effects are logged."""
 
-    def __init__(self, programs: RequestPrograms) -> None:
-        self._programs = programs
+    def __init__(self, begin: Begin) -> None:
+        self._begin = begin
         self._logged: list[tuple[StretchedText, list[Log]]] = []
 
     def begin(self, number: int, text: StretchedText, num_output: int, devices: Sequence[DeviceGroup]) -> Begun:
-        """The programs that those underlying make, logged."""
-        begun = self._programs.begin(number, text, num_output, devices)
+        begun = self._begin(number, text, num_output, devices)
         logs: list[Log] = [[] for _ in begun]
         self._logged.append((text, logs))
         return [(logged(program, log), oracle) for (program, oracle), log in zip(begun, logs, strict=True)]
@@ -127,12 +119,11 @@ class ReplayedPrograms:
         self.num_replayed = 0
 
     def begin(self, number: int, text: StretchedText, num_output: int, devices: Sequence[DeviceGroup]) -> Begun:
-        """Programs that replay a recording of the text's prompt."""
         found = self._recordings.get(text.indices[0], self._all)
         recording = found[number % len(found)]
         self.num_replayed += 1
         prompt = (*text.prompt, *text.output[:num_output])
-        programs = [play_target(recording, prompt, text.output, num_output=num_output)]
+        programs = [PlayedTarget(recording, prompt, text.output, num_output).run()]
         if len(devices) > 1:
-            programs.append(play_draft(recording, prompt, capacity=self._draft_slots))
+            programs.append(PlayedDraft(recording, prompt, self._draft_slots).run())
         return [(program, CountingOracle(sends_features=self._sends_features)) for program in programs]

@@ -89,7 +89,6 @@ class Recording:
 
     @property
     def num_tokens(self) -> int:
-        """Output tokens."""
         return self.rounds[-1].start + len(self.rounds[-1].path)
 
     @classmethod

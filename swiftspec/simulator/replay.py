@@ -30,7 +30,7 @@ from swiftspec.policies.effects import (
     TargetForward,
     Verdict,
 )
-from swiftspec.simulator.recording import Await, Recording, Round, Segment
+from swiftspec.simulator.recording import Await, Recording, Segment
 
 _POLL, _RECEIVE = Poll(), Receive()
 
@@ -52,12 +52,10 @@ class CountingOracle:
         return self._prefix[role] + self._slots[role]
 
     def prefill(self, role: Role, tokens: Sequence[int]) -> int:
-        """Lengthen the prefix."""
         self._prefix[role] += len(tokens)
         return len(tokens)
 
     def draft(self, rows: Sequence[Row], _: int, *, fuzzy: bool = False) -> int:  # noqa: ARG002 - it fills as many slots
-        """Fill tree slots of the draft."""
         self._slots[Role.DRAFT] += len(rows)
         return len(rows)
 
@@ -66,12 +64,10 @@ class CountingOracle:
         return len(rows)
 
     def target(self, rows: Sequence[Row]) -> int:
-        """Fill tree slots of the target."""
         self._slots[Role.TARGET] += len(rows)
         return len(rows)
 
     def keep(self, role: Role, slots: Sequence[int], num_verified: int) -> None:
-        """Compact."""
         self._prefix[role] += num_verified
         self._slots[role] = len(slots) - num_verified
 
@@ -86,13 +82,10 @@ class CountingOracle:
         return self._num_sent - sent
 
 
-def play_target(recording: Recording, prompt: tuple[int, ...], output: Sequence[int], *, num_output: int) -> Program:
-    """A target's program that commits `output` from token `num_output` on; `prompt` has the tokens before."""
-    return _Target(recording, prompt, output, num_output).run()
+class PlayedTarget:
+    """A target's program that commits `output` from token `num_output` on, and its place in a recording.
 
-
-class _Target:
-    """A target's program, and its place in a recording.
+    prompt: the tokens before.
 
     `_generation` counts how often it left the order of the recording: the draft's messages from before are stale.
     `_num_lost` is the number of accepted tokens whose rows were not granted.
@@ -132,7 +125,8 @@ class _Target:
                 self._num_output = first + num_tokens
                 yield Commit(tuple(self._output[first : self._num_output]))
                 if self._num_output == len(self._output):
-                    yield from self._end(played)
+                    if played.verdict is None and self._recording.segments:  # nothing has ended the draft's program
+                        yield Send(Stop())
                     return None
             elif isinstance(effect, KeepKV) and effect.role is Role.TARGET:
                 yield KeepKV(Role.TARGET, path[:num_tokens], num_tokens)
@@ -146,11 +140,6 @@ class _Target:
         if following != number + 1:
             self._generation, self._num_lost = self._generation + 1, 0
         return following
-
-    def _end(self, played: Round) -> Program:
-        """End the draft's program where no verdict has done so."""
-        if played.verdict is None and self._recording.segments:
-            yield Send(Stop())
 
     def _clipped(self, num_tokens: int) -> int:
         return min(num_tokens, len(self._output) - self._num_output)
@@ -187,13 +176,10 @@ class _Target:
             self._received = message.tokens
 
 
-def play_draft(recording: Recording, prompt: tuple[int, ...], *, capacity: int) -> Program:
-    """A draft's program. capacity: tree slots of its cache."""
-    return _Draft(recording, prompt, capacity).run()
-
-
-class _Draft:
+class PlayedDraft:
     """A draft's program, and its place in a recording.
+
+    capacity: tree slots of its cache.
 
     `_is_owing` says whether it left out messages, since a verdict came sooner than in the recording: the target may be
     waiting for them. `_largest` is the turn with most rows so far.

@@ -11,10 +11,10 @@ import simpy
 from swiftspec.policies import Policy
 from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
 from swiftspec.scheduler.routing import Router
-from swiftspec.simulator.driver import connected
+from swiftspec.simulator.driver import connect
 from swiftspec.simulator.jobs import ServedRequest
 from swiftspec.simulator.process import RequestPart
-from swiftspec.simulator.programs import RequestPrograms, begin_scoring
+from swiftspec.simulator.programs import Begin, begin_scoring
 from swiftspec.simulator.serving_group import ComputedStep, ServingGroup
 from swiftspec.timing.timeline import Span
 
@@ -22,8 +22,8 @@ from swiftspec.timing.timeline import Span
 class Replica:
     """One target with its draft, and the requests that it serves.
 
-    numbers: numbers of programs, no two of which are equal on any device group. ended: called when a request has ended.
-    drafts: router of its requests to the groups of a pool, if it is in one.
+    begin: of its requests' programs. numbers: of programs, no two of which are equal on any device group. ended: called
+    when a request has ended. drafts: router of its requests to the groups of a pool, if it is in one.
 
     groups: those that its requests run on, the target's first; to be set before the first request.
     """
@@ -34,16 +34,16 @@ class Replica:
         policy: Policy,
         admission: AdmissionLimits,
         *,
-        programs: RequestPrograms,
+        begin: Begin,
         numbers: Iterator[int],
         ended: Callable[[], None],
         drafts: Router | None = None,
     ) -> None:
         self.groups: list[ServingGroup] = []
         self.steps: list[ComputedStep] = []
-        self._env, self._policy, self._programs, self._numbers = env, policy, programs, numbers
+        self._env, self._policy, self._begin_programs, self._numbers = env, policy, begin, numbers
         self._ended, self._drafts = ended, drafts
-        self._queue = AdmissionQueue(admission)
+        self.queue = AdmissionQueue(admission)
         self._requests: dict[int, ServedRequest] = {}
         self._program_of: dict[int, int] = {}  # of each request that runs
         self._request_of: dict[int, int] = {}  # of each of its programs
@@ -51,31 +51,22 @@ class Replica:
     @property
     def num_requests(self) -> int:
         """Requests that run or wait."""
-        return self._queue.num_running + self._queue.num_waiting
-
-    @property
-    def num_refused(self) -> int:
-        """Requests for which there was no room in the queue."""
-        return self._queue.num_refused
-
-    def owns(self, program: int) -> bool:
-        """Whether a program is, or was, one of its requests'."""
-        return program in self._request_of
+        return self.queue.num_running + self.queue.num_waiting
 
     def submit(self, request: ServedRequest) -> bool:
         """Queue a request; whether there was room."""
         self._requests[request.number] = request
         num_tokens = len(request.text.prompt)
         longest = num_tokens + len(request.text.output)
-        if not self._queue.submit(request.number, num_tokens=num_tokens, max_tokens=longest, client=request.job.client):
+        if not self.queue.submit(request.number, num_tokens=num_tokens, max_tokens=longest, client=request.job.client):
             return False
         self.admit()
         return True
 
     def admit(self) -> None:
         """Begin what may begin now."""
-        self._give_way(self._queue.make_way())
-        for number in self._queue.admit():
+        self._give_way(self.queue.make_way())
+        for number in self.queue.admit():
             self._begin(number)
 
     def _begin(self, number: int) -> None:
@@ -89,11 +80,11 @@ class Replica:
         if request.job.is_scored:
             begun = begin_scoring(request.text)
         else:
-            begun = self._programs.begin(program, request.text, len(request.output), devices)
+            begun = self._begin_programs(program, request.text, len(request.output), devices)
         parts = [RequestPart(device, oracle=oracle) for device, (_, oracle) in zip(devices, begun, strict=True)]
-        connected(parts)
+        connect(parts)
         for group, part, (generator, _) in zip(groups, parts, begun, strict=True):
-            group.add(program, generator, part, is_elastic=self._policy.elastic, tpot_s=request.job.tpot_s)
+            group.add(program, generator, part, self, is_elastic=self._policy.elastic, tpot_s=request.job.tpot_s)
 
     def _groups_of(self, request: ServedRequest) -> list[ServingGroup]:
         """Where a request runs: a prompt is scored by one target, without a draft."""
@@ -109,15 +100,13 @@ class Replica:
         number = self._request_of[program]
         request = self._requests[number]
         request.output += tokens
-        self._give_way(self._queue.grow(number, len(request.text.prompt) + len(request.output)))
+        self._give_way(self.queue.grow(number, len(request.text.prompt) + len(request.output)))
 
     def _give_way(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             self._requests[number].num_preemptions += 1
-            self._requests[number].spans += self._stop(self._program_of.pop(number))
-
-    def _stop(self, program: int) -> list[Span]:
-        return [span for group in self.groups for span in group.remove(program)]
+            program = self._program_of.pop(number)
+            self._requests[number].spans += [span for group in self.groups for span in group.remove(program)]
 
     def note_step(self, step: ComputedStep) -> None:
         """Keep a step, and admit whom the last one kept out."""
@@ -133,30 +122,7 @@ class Replica:
         leads = -1 if self._policy.target_groups > 1 and not request.job.is_scored else 0
         if group is self.groups[leads]:
             request.ended_s = float(self._env.now)
-            self._queue.release(number)
+            self.queue.release(number)
             request.done.succeed()
             self._ended()
             self.admit()
-
-
-class DraftPool:
-    """Device groups of drafts that serve several replicas."""
-
-    def __init__(self, replicas: Sequence[Replica]) -> None:
-        self._replicas = replicas
-        self.steps: list[ComputedStep] = []
-
-    def note_commit(self, program: int, tokens: tuple[int, ...]) -> None:
-        """Tell the replica whose request it is."""
-        self._owner(program).note_commit(program, tokens)
-
-    def note_end(self, program: int, group: ServingGroup, spans: list[Span]) -> None:
-        """Tell the replica whose request it is."""
-        self._owner(program).note_end(program, group, spans)
-
-    def note_step(self, step: ComputedStep) -> None:
-        """Keep a step."""
-        self.steps.append(step)
-
-    def _owner(self, program: int) -> Replica:
-        return next(replica for replica in self._replicas if replica.owns(program))

@@ -6,7 +6,7 @@ every request beyond the first.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, product
 from operator import attrgetter
 
 import simpy
@@ -26,13 +26,13 @@ from swiftspec.simulator.jobs import Job, ServedRequest, ServingRun
 from swiftspec.simulator.latency import LatencySampler, LatencyTable
 from swiftspec.simulator.oracle import CandidatePool
 from swiftspec.simulator.process import DeviceGroup, Events
-from swiftspec.simulator.programs import LoggedPrograms, ReplayedPrograms, RequestPrograms, TracedPrograms
-from swiftspec.simulator.replica import DraftPool, Replica
-from swiftspec.simulator.serving_group import ServingGroup
+from swiftspec.simulator.programs import Begin, LoggedPrograms, ReplayedPrograms, TracedPrograms
+from swiftspec.simulator.replica import Replica
+from swiftspec.simulator.serving_group import ComputedStep, ServingGroup
 from swiftspec.simulator.texts import StretchedText
 from swiftspec.timing.steps import Latencies
 
-__all__ = ["Job", "OpenServing", "ServedRequest", "Serving", "ServingRun"]
+__all__ = ["Job", "Run", "ServedRequest", "Serving", "ServingRun"]
 
 
 class Serving:
@@ -89,37 +89,34 @@ class Serving:
         # Recorded rounds are as long as they were, and with as many earlier outputs.
         is_fixed = has_draft_server(self._prices, self.policy) or self._steering is not None
         if not num_recorded or is_fixed or self.policy.earlier_outputs:
-            return _Run(self, jobs, replicas, programs=traced, seed=seed, done=done).served(num_clients)
+            return Run(self, jobs, replicas, begin=traced, seed=seed, done=done).served(num_clients)
         first = sorted(jobs, key=lambda job: job.arrival_s)[:num_recorded]
         programs = LoggedPrograms(traced)
-        _Run(self, first, replicas, programs=programs, seed=seed).served(num_clients)
+        Run(self, first, replicas, begin=programs.begin, seed=seed).served(num_clients)
         recordings = programs.recordings()
         if not recordings:
             return self.run(jobs, num_clients=num_clients, seed=seed, replicas=replicas, done=done)
         replayed = ReplayedPrograms(
             recordings, draft_slots=self.policy.draft_rows, sends_features=sends_features(self.policy)
         )
-        run = _Run(self, jobs, replicas, programs=replayed, seed=seed, done=done).served(num_clients)
+        run = Run(self, jobs, replicas, begin=replayed.begin, seed=seed, done=done).served(num_clients)
         return replace(run, num_replayed=replayed.num_replayed)
 
-    def open(self, env: simpy.Environment, *, seed: int = 0) -> "OpenServing":
+    def open(self, env: simpy.Environment, *, seed: int = 0) -> "Run":
         """Serve what others submit, in their simulation."""
-        return OpenServing(_Run(self, (), ONE_REPLICA, programs=self._traced(seed), seed=seed, env=env))
+        run = Run(self, (), ONE_REPLICA, begin=self._traced(seed), seed=seed, env=env)
+        run.start()
+        return run
 
-    def _traced(self, seed: int, num_clients: int | None = None) -> TracedPrograms:
-        patience_s, most = None, self.admission.max_running
-        if has_draft_server(self._prices, self.policy):
-            patience_s = usual_patience_s(
-                self._prices,
-                self.policy,
-                self._trace,
-                degree=self._degrees[Role.TARGET],
-                ranks=self._ranks.get(Role.TARGET, 1),
-                sequences=min(most, num_clients or most),
-            )
+    def _traced(self, seed: int, num_clients: int | None = None) -> Begin:
+        most = self.admission.max_running
+        sequences = min(most, num_clients or most)
+        patience_s = usual_patience_s(
+            self._prices, self.policy, self._trace, self._degrees, self._ranks, sequences=sequences
+        )
         return TracedPrograms(
             self.policy, self._trace, self._pool, seed=seed, steering=self._steering, patience_s=patience_s
-        )
+        ).begin
 
     def new_meter(self, seed: int, number: int) -> LatencySampler:
         """A sampler of latencies; `number` sets the random numbers of replicas apart."""
@@ -131,12 +128,10 @@ class Serving:
         return meter
 
     def new_group(self, role: Role) -> Group:
-        """An empty group of programs."""
         steering = self._steering if role is Role.TARGET else None
         return Group(self._batch, steering and steering.controller(self._batch.max_rows))
 
     def text(self, job: Job) -> StretchedText:
-        """A job's prompt and output."""
         prompts = self._trace.prompts
         if not 0 <= job.prompt_index < len(prompts):
             raise ValueError(f"prompt_index is {job.prompt_index}; expected one of the trace's {len(prompts)}")
@@ -145,7 +140,7 @@ class Serving:
         )
 
 
-class _Run:
+class Run:
     """One simulation: requests come, and a router gives them to replicas."""
 
     def __init__(
@@ -154,7 +149,7 @@ class _Run:
         jobs: Sequence[Job],
         replicas: Replicas,
         *,
-        programs: RequestPrograms,
+        begin: Begin,
         seed: int,
         done: Callable[[int], None] = lambda _: None,
         env: simpy.Environment | None = None,
@@ -171,40 +166,32 @@ class _Run:
                 self.env,
                 serving.policy,
                 serving.admission,
-                programs=programs,
+                begin=begin,
                 numbers=numbers,
                 ended=self._note_end,
                 drafts=drafts,
             )
             for _ in range(replicas.num_targets)
         ]
-        self._pool = DraftPool(self._replicas)
-        if replicas.num_drafts is None:
-            self._groups = list(self._own_drafts(seed))
-        else:
-            self._groups = list(self._shared_drafts(seed, replicas.num_drafts))
+        self._steps_of_pool: list[ComputedStep] = []
+        self._groups = list(self._new_groups(seed, replicas.num_drafts))
 
-    def _own_drafts(self, seed: int) -> Iterator[ServingGroup]:
-        serving = self._serving
-        for number, replica in enumerate(self._replicas):
-            devices = device_groups(self.env, serving.policy, serving.new_meter(seed, number))
-            replica.groups = [ServingGroup(device, serving.new_group(device.role), replica) for device in devices]
-            yield from replica.groups
-
-    def _shared_drafts(self, seed: int, num_drafts: int) -> Iterator[ServingGroup]:
+    def _new_groups(self, seed: int, num_drafts: int | None) -> Iterator[ServingGroup]:
+        """Groups of drafts that all replicas share, if there are any, and those of every replica alone."""
         serving, num_targets = self._serving, len(self._replicas)
-        drafts = []
-        for number in range(num_targets, num_targets + num_drafts):
+        pool = []
+        for number in range(num_targets, num_targets + (num_drafts or 0)):
             device = DeviceGroup(self.env, Role.DRAFT, meter=serving.new_meter(seed, number))
-            drafts.append(ServingGroup(device, serving.new_group(device.role), self._pool))
-        yield from drafts
+            pool.append(ServingGroup(device, serving.new_group(device.role), self._steps_of_pool.append))
+        yield from pool
         for number, replica in enumerate(self._replicas):
-            target = DeviceGroup(self.env, Role.TARGET, meter=serving.new_meter(seed, number))
-            for draft in drafts:
-                target.peers.append(draft.device)
-                draft.device.peers.append(target)
-            replica.groups = [ServingGroup(target, serving.new_group(target.role), replica), *drafts]
-            yield replica.groups[0]
+            devices = device_groups(self.env, serving.policy, serving.new_meter(seed, number), has_draft=not pool)
+            for device, draft in product(devices, [group.device for group in pool]):
+                device.peers.append(draft)
+                draft.peers.append(device)
+            own = [ServingGroup(device, serving.new_group(device.role), replica.note_step) for device in devices]
+            replica.groups = [*own, *pool]
+            yield from own
 
     def start(self) -> None:
         """Let the device groups wait for requests."""
@@ -225,13 +212,13 @@ class _Run:
             raise RuntimeError("deadlock: programs wait for messages that nobody sends")
         ends_s = [request.ended_s for request in self._requests if request.ended_s is not None]
         steps = [step for replica in self._replicas for step in replica.steps]
-        steps += self._pool.steps
+        steps += self._steps_of_pool
         if len(self._replicas) > 1:
             steps.sort(key=attrgetter("end_s"))
         return ServingRun(
             requests=tuple(self._requests),
             steps=tuple(steps),
-            num_refused=sum(replica.num_refused for replica in self._replicas),
+            num_refused=sum(replica.queue.num_refused for replica in self._replicas),
             end_s=max(ends_s, default=0.0),
         )
 
@@ -250,14 +237,14 @@ class _Run:
 
     def _turns(self, job: Job | None) -> Events:
         """A request, and the later turns of its conversation, if any, until all have ended or one is refused."""
-        while job is not None and (request := self.submit(job)) is not None:
+        while job is not None and not (request := self.submit(job)).is_refused:
             yield request.done
             if job.next_turn is not None:
                 yield self.env.timeout(job.think_time_s)
             job = job.next_turn
 
-    def submit(self, job: Job) -> ServedRequest | None:
-        """Queue a request; None if there is no room."""
+    def submit(self, job: Job) -> ServedRequest:
+        """Queue a request; its `done` happens when it has ended. ValueError if it could never fit into the cache."""
         request = ServedRequest(
             number=len(self._requests),
             job=job,
@@ -267,22 +254,9 @@ class _Run:
         )
         self._requests.append(request)
         chosen = self._router.choose([replica.num_requests for replica in self._replicas])
-        return request if self._replicas[chosen].submit(request) else None
+        request.is_refused = not self._replicas[chosen].submit(request)
+        return request
 
     def _note_end(self) -> None:
         self._num_done += 1
         self._done(self._num_done)
-
-
-class OpenServing:
-    """A simulated server, which serves what is submitted to it."""
-
-    def __init__(self, run: _Run) -> None:
-        self._run = run
-        run.start()
-
-    def submit(self, job: Job) -> ServedRequest:
-        """Queue a request; its `done` happens when it has ended. ValueError if it could never fit into the cache."""
-        request = self._run.submit(job)
-        assert request is not None, "what waits is not limited"
-        return request

@@ -1,5 +1,6 @@
 """A simulated device group that runs the programs of many requests: programs, steps and waits."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from swiftspec.policies.effects import Commit, Message, Poll, Program, Receive, Role
@@ -23,8 +24,8 @@ class ComputedStep(NamedTuple):
     end_s: float
 
 
-class Service(Protocol):
-    """Listener to the programs of a group."""
+class Owner(Protocol):
+    """Whose request a program serves."""
 
     def note_commit(self, program: int, tokens: tuple[int, ...]) -> None:
         """Tokens were committed. Programs may be removed meanwhile, this one, too."""
@@ -32,17 +33,15 @@ class Service(Protocol):
     def note_end(self, program: int, group: "ServingGroup", spans: list[Span]) -> None:
         """A program has ended."""
 
-    def note_step(self, step: ComputedStep) -> None:
-        """A step was computed."""
-
 
 class ServingGroup:
-    """A device group and the programs on it."""
+    """A device group and the programs on it, of one replica or, where drafts are shared, of several."""
 
-    def __init__(self, device: DeviceGroup, group: Group, service: Service) -> None:
+    def __init__(self, device: DeviceGroup, group: Group, note_step: Callable[[ComputedStep], None]) -> None:
         self.device = device
         self._group = group
-        self._service = service
+        self._note_step = note_step
+        self._owners: dict[int, Owner] = {}
         self._env = device.env
         self._parts: dict[int, RequestPart] = {}
         self._waiting_since_s: dict[int, float] = {}
@@ -55,10 +54,17 @@ class ServingGroup:
         return len(self._parts)
 
     def add(
-        self, program: int, generator: Program, part: RequestPart, *, is_elastic: bool, tpot_s: float | None = None
+        self,
+        program: int,
+        generator: Program,
+        part: RequestPart,
+        owner: Owner,
+        *,
+        is_elastic: bool,
+        tpot_s: float | None,
     ) -> None:
         """Begin a request's part. tpot_s: its limit on the time per token."""
-        self._parts[program] = part
+        self._parts[program], self._owners[program] = part, owner
         self._group.add(program, generator, is_elastic=is_elastic, tpot_s=tpot_s)
         self.device.is_idle = False
         self.device.notify()
@@ -124,11 +130,11 @@ class ServingGroup:
                 yield env.timeout(host_s)
             answer = part.complete(effect, start_s)
             if isinstance(effect, Commit) and program in group:
-                self._service.note_commit(program, effect.tokens)
+                self._owners[program].note_commit(program, effect.tokens)
             if program not in group:  # it gave way meanwhile
                 return
         if program not in group:
-            self._service.note_end(program, self, self._parts.pop(program).spans)
+            self._owners[program].note_end(program, self, self._parts.pop(program).spans)
 
     def _compute(self, step: Step) -> Events:
         env, device = self._env, self.device
@@ -151,7 +157,7 @@ class ServingGroup:
                 part.note(its_phase, model, start_s, rows=rows)
                 answers[program] = part.answer(effect)
         self._group.finish(step, answers)
-        self._service.note_step(
+        self._note_step(
             ComputedStep(device.role, device.group, phase, step.model, len(forms), step.num_rows, start_s, env.now)
         )
 

@@ -39,7 +39,6 @@ class Setup:
 
     @classmethod
     def of(cls, candidate: Candidate) -> Self:
-        """A plan's candidate."""
         return cls(
             policy=candidate.build(),
             degrees={role: len(group) for role, group in candidate.groups.items()},
@@ -65,7 +64,6 @@ class Setup:
         return admission, batch
 
     def serving(self, latencies: Latencies | LatencyTable, trace: AcceptanceTrace, options: LoadOptions) -> Serving:
-        """The simulated server."""
         admission, batch = self.limits(options)
         table = latencies if isinstance(latencies, LatencyTable) else LatencyTable(latencies)
         steering = None

@@ -94,7 +94,7 @@ def step_factors(profile: Profile, candidate: Candidate, steps: Sequence[SharedS
         quantiles_s = prices.forward(key).quantiles_s
         measured_s[step.model, step.phase].append(step.seconds)
         profiled_s[step.model, step.phase] += fmean(quantiles_s)
-        if (cost := prices.warm_up(step.model, degree=degree, ranks=ranks)) is not None:
+        if (cost := prices.latencies.warm_up.get((step.model, degree, ranks))) is not None:
             cache = caches.setdefault((step.role, step.group, step.model), WeightCache(cost, now_s=step.start_s))
             profiled_s[step.model, step.phase] += cache.begin(step.phase, step.num_rows, now_s=step.start_s)
             cache.end(step.phase, step.num_rows, now_s=step.start_s + step.seconds)

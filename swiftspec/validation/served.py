@@ -18,7 +18,6 @@ from swiftspec.planner.under_load.measured_engine import MeasuredEngine
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.planner.under_load.rounds import Round
 from swiftspec.policies import Layout
-from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.setup import Setup
 
 _DRAWN = 2048  # rounds
@@ -102,9 +101,8 @@ class ServedPrediction:
 
     def _predictor(self, profile: Profile, given: list[Round] | None) -> Predictor:
         return Predictor(
-            LatencyTable(profile.latencies),
+            profile,
             self.planned.trace,
-            device=profile.device,
             serving=MeasuredEngine.of(profile),
             seed=self.seed,
             given=given,

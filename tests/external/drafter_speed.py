@@ -32,7 +32,6 @@ from swiftspec.planner.under_load.measured_engine import MeasuredEngine
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.policies import Layout, Policy, make_policy
 from swiftspec.policies.effects import Role
-from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.setup import Setup
 from swiftspec.timing.latency import Provenance
 from tests.external.drafted_vllm import Setting
@@ -135,7 +134,7 @@ def predicted(
     assert engine is not None
     round_s = engine.round_s(Method.DRAFT_SERVER)
     profile = with_draft_server(served, drafts, round_s=round_s, provenance=Provenance.MEASURED)
-    predictor = Predictor(LatencyTable(profile.latencies), trace, device="cpu", serving=MeasuredEngine.of(profile))
+    predictor = Predictor(profile, trace, serving=MeasuredEngine.of(profile))
     found: dict[str, dict[str, Cell]] = {}
     for name, shape in policies.items():
         policy = _shaped(name, shape)

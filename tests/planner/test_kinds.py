@@ -9,7 +9,7 @@ import pytest
 from swiftspec.api import compare_kinds
 from swiftspec.artifacts.kinds import KindComparison, KindPoint
 from swiftspec.planner.deployment import Deployment
-from swiftspec.planner.drafts.break_even import last_gain
+from swiftspec.planner.drafts.compare import last_gain
 from swiftspec.planner.drafts.named import asked_drafts
 from swiftspec.planner.drafts.shapes import Shapes
 from swiftspec.planner.for_device import prepare

@@ -20,7 +20,6 @@ from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.effects import Role
-from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.setup import Setup
 from swiftspec.timing.timeline import Phase
 from swiftspec.workload import Arrivals, Lengths, make_workload
@@ -45,7 +44,7 @@ def costly_rows(row_share: float = 0.03, cost_ratio: float = 4.0) -> Profile:
 
 
 PROFILE = costly_rows()
-PREDICTOR = Predictor(LatencyTable(PROFILE.latencies), TRACE, device=PROFILE.device)
+PREDICTOR = Predictor(PROFILE, TRACE)
 
 
 @pytest.fixture(scope="module", autouse=True)

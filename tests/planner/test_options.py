@@ -24,3 +24,16 @@ def test_a_limit_of_devices_that_limits_nothing_is_refused() -> None:
     SearchOptions(goal=Goal(max_devices=8)).check(num_devices=8)
     with pytest.raises(ValueError, match="max_devices is 64; there are 8, and this limit only leaves some idle"):
         SearchOptions(goal=Goal(max_devices=64)).check(num_devices=8)
+
+
+@pytest.mark.parametrize(
+    ("options", "num_devices", "complaint"),
+    [
+        (SearchOptions(policy="magic"), 1, "policy is 'magic'; expected one of auto"),
+        (SearchOptions(), 0, "num_devices is 0; expected at least 1"),
+        (SearchOptions(num_jobs=0), 1, "num_jobs is 0; expected at least 1, or -1"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(options: SearchOptions, num_devices: int, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        options.check(num_devices=num_devices)

@@ -197,19 +197,6 @@ def test_an_infeasible_policy_is_an_error_with_its_reasons() -> None:
         plan(policy="swiftspec", num_devices=1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ({"policy": "magic"}, "policy is 'magic'; expected one of autoregressive"),
-        ({"num_devices": 0}, "num_devices is 0"),
-        ({"num_jobs": 0}, "num_jobs is 0"),
-    ],
-)
-def test_bad_arguments_are_errors(arguments: dict[str, object], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        plan(**arguments)  # type: ignore[arg-type]  # wrong on purpose
-
-
 @pytest.mark.parametrize(("factor", "asked", "split"), [(0.8, None, "2x1"), (1.5, None, "2"), (1.5, 2, "2x1")])
 def test_ranks_are_chosen_where_they_are_faster_or_asked_for(factor: float, asked: int | None, split: str) -> None:
     chosen = plan(profile=divided_profile(factor=factor), policy="autoregressive", ranks=asked).chosen

@@ -1,11 +1,7 @@
 import pytest
 
-from swiftspec.planner.search.estimates import best_tree_tokens, serial_round_s
+from swiftspec.planner.search.estimates import best_tree_tokens
 from tools.closed_forms import chain_tokens, fewest_rounds
-
-
-def test_serial_round_is_drafts_then_verification() -> None:
-    assert serial_round_s(expansions=4, expand_s=1.0, verify_s=5.0) == 9.0
 
 
 @pytest.mark.parametrize(

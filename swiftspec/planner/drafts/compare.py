@@ -3,17 +3,19 @@
 Every load is a closed loop of clients, which `under_load` predicts for each shape that is plausible.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import exp, log
 from pathlib import Path
 
-from swiftspec.acceptance.given import GivenAcceptance
-from swiftspec.artifacts.kinds import DraftingKind, KindComparison
+from swiftspec.artifacts.gain import Gain
+from swiftspec.artifacts.kinds import DeviceUse, DraftingKind, KindComparison
 from swiftspec.costmodel.shipped import described_kernels
 from swiftspec.errors import FieldError
+from swiftspec.models import weight_bytes
+from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.deployment import Deployment
-from swiftspec.planner.drafts.break_even import with_gains
-from swiftspec.planner.drafts.device_uses import fewest_devices, replica_loads, uses_of
 from swiftspec.planner.drafts.named import NONE, SUFFIX, DraftInput, Kind, kinds_of
 from swiftspec.planner.drafts.shapes import Shapes, longest_text
 from swiftspec.planner.for_device import check_acceptance, prepare
@@ -40,8 +42,7 @@ _OUR_TEXT = (
 class _Task:
     """Kinds of one draft, or those without a draft, to be compared in a process of their own.
 
-    counted: acceptance of suffix decoding, if the user gave it. names_suffix: whether the user asked for it. between:
-    loads that tell up to which one a kind pays.
+    suffix: suffix decoding, if the user asked for it. between: loads that tell up to which one a kind pays.
     """
 
     deployment: Deployment
@@ -51,8 +52,7 @@ class _Task:
     dataset: str | None
     clients: tuple[int, ...]
     seed: int
-    counted: GivenAcceptance | None = None
-    names_suffix: bool = False
+    suffix: DraftInput | None
     between: tuple[int, ...] = _BETWEEN
 
     def on(self, num_devices: int, clients: tuple[int, ...]) -> "_Task":
@@ -86,8 +86,7 @@ def compare_kinds(
     ValueError: one sentence naming field and value. A draft that cannot be planned is no error if others can.
     """
     loads = _checked(clients, deployment)
-    counted = next((asked.acceptance for asked in drafts if asked.draft == SUFFIX), None)
-    names_suffix = any(asked.draft == SUFFIX for asked in drafts)
+    suffix = next((asked for asked in drafts if asked.draft == SUFFIX), None)
     drafts = [asked for asked in drafts if asked.draft != SUFFIX]
     for asked in drafts:
         deployment.pair(target, asked.draft)
@@ -105,8 +104,7 @@ def compare_kinds(
             dataset=dataset,
             clients=loads,
             seed=seed,
-            counted=counted,
-            names_suffix=names_suffix,
+            suffix=suffix,
         )
         for asked in (None, *drafts)
     ]
@@ -114,8 +112,8 @@ def compare_kinds(
     each = None
     if deployment.layout is None:
         usable_bytes = deployment.memory(planned, planned).usable_bytes([Role.TARGET])
-        each = fewest_devices(planned.spec, quant, num_devices=devices, usable_bytes=usable_bytes)
-    parts = [] if each is None else [task.on(each, replica_loads(loads, devices // each)) for task in whole]
+        each = _fewest_devices(planned.spec, quant, num_devices=devices, usable_bytes=usable_bytes)
+    parts = [] if each is None else [task.on(each, _replica_loads(loads, devices // each)) for task in whole]
     found: list[DraftingKind] = []
     apart: list[DraftingKind] = []
     for done, kinds in enumerate(Workers(_compared, num_jobs).map([*whole, *parts]), start=1):
@@ -132,11 +130,11 @@ def compare_kinds(
         quantisation=quant,
         context=deployment.context,
         clients=loads,
-        kinds=tuple(with_gains(kind, plain, loads, spread=spread) for kind in found),
+        kinds=tuple(_with_gains(kind, plain, loads, spread=spread) for kind in found),
         routing=str(deployment.routing) if planned.spec.experts else "",
         engine=serving.described() if serving else _OURS,
         kernels=described_kernels(deployment.device, deployment.op_tables),
-        uses=tuple(uses_of(loads, found, apart, devices=devices, each=each)) if each else (),
+        uses=tuple(_uses_of(loads, found, apart, devices=devices, each=each)) if each else (),
         price_per_hour=price_per_hour,
     )
 
@@ -187,7 +185,7 @@ def _kind(task: _Task, kind: Kind, *, text: Path | None = None) -> DraftingKind:
         if task.asked is None:
             raise
         return DraftingKind.model_validate({**named, "reason": str(error)})
-    counted = task.counted if kind.name == SUFFIX else None
+    counted = task.suffix.acceptance if task.suffix and kind.name == SUFFIX else None
     shapes = Shapes(kind=kind, deployment=deployment, models=models, inputs=inputs, seed=task.seed, counted=counted)
     between = () if kind.own_devices else tuple(load for load in task.between if load < max(task.clients))
     points = shapes.at_all(task.clients, between)
@@ -203,7 +201,7 @@ def _kind(task: _Task, kind: Kind, *, text: Path | None = None) -> DraftingKind:
     if kind.name == SUFFIX and counted:
         stated |= {"basis": counted.describe(), "provenance": Provenance.GIVEN}
     elif kind.name == SUFFIX and text == _TEXT:
-        stated |= {"basis": _OUR_TEXT, "is_bundled": not task.names_suffix}
+        stated |= {"basis": _OUR_TEXT, "is_bundled": task.suffix is None}
     elif kind.name == SUFFIX and inputs.acceptance.provenance is Provenance.ASSUMED:
         stated["provenance"] = Provenance.GIVEN  # only the target's text matters, whatever drafted it
     return DraftingKind.model_validate(
@@ -215,3 +213,89 @@ def _kind(task: _Task, kind: Kind, *, text: Path | None = None) -> DraftingKind:
             "reason": shapes.objection(task.clients),
         }
     )
+
+
+def _with_gains(kind: DraftingKind, plain: DraftingKind, loads: Sequence[int], *, spread: float) -> DraftingKind:
+    """The kind at the loads that were asked for, and the load up to which it beats plain decoding at all of them.
+
+    spread: relative standard deviation of a gain whose acceptance is known.
+    """
+    gains = {
+        point.clients: point.user_tokens_per_s / other.user_tokens_per_s
+        for point in kind.points
+        if (other := plain.at(point.clients)) is not None and kind is not plain
+    }
+    points = []
+    for point in (point for point in kind.points if point.clients in loads):
+        stated: dict[str, object] = {"pays_above": {}}
+        if (gain := gains.get(point.clients)) and (other := plain.at(point.clients)):
+            stated["gain"] = Gain.within(gain, spread=spread, acceptance=kind.acceptance_spread)
+            # A round takes the same whatever it brings, so that these tokens per round need no acceptance.
+            stated["pays_above"] = {
+                tokens: round_s * other.user_tokens_per_s for tokens, round_s in point.pays_above.items()
+            }
+        points.append(point.model_copy(update=stated))
+    pays_up_to = last_gain(list(gains.items()))
+    is_open = pays_up_to is not None and pays_up_to == max(gains)
+    return kind.model_copy(update={"points": tuple(points), "pays_up_to": pays_up_to, "is_open": is_open})
+
+
+def last_gain(gains: Sequence[tuple[int, float]]) -> float | None:
+    """The load at which a gain falls to 1 for good, linear in the load's logarithm; the last one if it does not."""
+    if gains and gains[-1][1] > 1:
+        return float(gains[-1][0])
+    for (load, gain), (more, less) in reversed(list(pairwise(gains))):
+        if gain > 1 >= less:
+            share = (gain - 1) / (gain - less)
+            return exp(log(load) + share * (log(more) - log(load)))
+    return None
+
+
+def _fewest_devices(target: ModelSpec, quant: str, *, num_devices: int, usable_bytes: int) -> int | None:
+    """Devices of each of several replicas: as few as hold the target's weights; None if there is room for one only."""
+    parts = (count for count in range(1, num_devices // 2 + 1) if num_devices % count == 0)
+    return next(
+        (
+            count
+            for count in parts
+            if target.objection(count) is None and weight_bytes(target, quant) / count < usable_bytes
+        ),
+        None,
+    )
+
+
+def _replica_loads(clients: Sequence[int], replicas: int) -> tuple[int, ...]:
+    """Clients of one replica, and of a single one that serves all."""
+    return tuple(sorted({*(-(-load // replicas) for load in clients if load >= replicas), *clients}))
+
+
+def _uses_of(
+    clients: Sequence[int], together: Sequence[DraftingKind], apart: Sequence[DraftingKind], *, devices: int, each: int
+) -> Iterator[DeviceUse]:
+    """The best of every way at every load. `apart`: kinds on the devices of one replica, at `_replica_loads`."""
+    replicas = devices // each
+    own = [kind for kind in together if kind.own_devices]
+    shared = [kind for kind in together if not kind.own_devices]
+    for load in clients:
+        yield from _use(shared, load, load, replicas=1, each=devices)
+        yield from _use(own, load, load, replicas=1, each=devices)
+        if load >= replicas:
+            yield from _use(apart, load, -(-load // replicas), replicas=replicas, each=each)
+        yield from _use(apart, load, load, replicas=1, each=each)
+
+
+def _use(kinds: Sequence[DraftingKind], load: int, served: int, *, replicas: int, each: int) -> Iterator[DeviceUse]:
+    """The fastest kind for `served` clients on each replica; lookups in text that is not the user's do not count."""
+    found = [(kind, point) for kind in kinds if (point := kind.at(served)) is not None and not kind.is_bundled]
+    if found:
+        kind, point = max(found, key=lambda pair: pair[1].user_tokens_per_s)
+        yield DeviceUse(
+            clients=load,
+            replicas=replicas,
+            replica_devices=each,
+            kind=kind.name,
+            split=point.split,
+            num_draft_tokens=point.num_draft_tokens,
+            user_tokens_per_s=point.user_tokens_per_s,
+            tokens_per_s=point.device_tokens_per_s * each * load / served,
+        )

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 from swiftspec.acceptance.given import GivenAcceptance
 from swiftspec.artifacts.kinds import DraftMemory, KindPoint
@@ -24,7 +24,6 @@ from swiftspec.planner.under_load.rounds import looked_up_rounds
 from swiftspec.policies.effects import Role
 from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 from swiftspec.scheduler.batching import BatchLimits
-from swiftspec.simulator.latency import LatencyTable
 
 _TREES, _OWN_SHAPES = 2, 2  # simulated for a load: of a tree policy, and on devices of its own
 _MANY = 8  # clients from which trees are not tried: chains have fewer rows
@@ -52,7 +51,6 @@ class Shapes:
 
     def __post_init__(self) -> None:
         deployment, count = self.deployment, self.deployment.num_devices
-        specs = dict(zip(Role, (model.spec for model in self.models), strict=True))
         self._memory = deployment.memory(*self.models)
         self._output_tokens = deployment.output_tokens or NUM_NEW_TOKENS
         self._longest = longest_text(deployment)
@@ -64,14 +62,7 @@ class Shapes:
             num_devices=count,
             memory=self._memory,
             splits=splits,
-            degrees=AllowedDegrees(
-                sizes=deployment.sizes,
-                engine=deployment.served_by,
-                drafter=self.models[1].method,
-                chains_only=True,
-                specs=specs,
-                block_tokens=self.models[1].block_tokens,
-            ),
+            degrees=AllowedDegrees.of(deployment, *self.models, sizes=deployment.sizes, chains_only=True),
             policies=self.kind.policies,
         )
         if self.counted is not None:
@@ -79,15 +70,14 @@ class Shapes:
             self._options = [replace(option, policy=chain) for option in self._options[:1]]
         self._serving = deployment.serving(*self.models)
         self._predictor = Predictor(
-            LatencyTable(self.inputs.profile.latencies),
+            self.inputs.profile,
             self._trace,
-            device=self.inputs.profile.device,
             serving=self._serving,
             seed=self.seed,
             given=looked_up_rounds(self.counted.survival, seed=self.seed) if self.counted else None,
         )
         self._closed = ClosedForms(self.inputs.profile, self._trace)
-        self._shared = cache(self._steps_shared_by)
+        self._shared = cache(partial(SharedSteps, self.inputs.profile, self._closed.context))
 
     @property
     def _trace(self) -> AcceptanceTrace:
@@ -122,7 +112,7 @@ class Shapes:
         if not points:
             return None
         best = max(points, key=lambda point: point.user_tokens_per_s)
-        # Their speed without a draft is not known here: `with_gains` divides by it.
+        # Their speed without a draft is not known here: `compare_kinds` divides by it.
         rounds = self._rounds_s(chains, tried, clients) | _rounds_s(points[len(tried) :])
         return best.model_copy(update={"pays_above": dict(sorted(rounds.items()))})
 
@@ -180,7 +170,8 @@ class Shapes:
         if self._serving is not None or chains[0].policy.drafts_from_text:
             return [self.point(option, clients) for option in chains]
         found: dict[int, KindPoint] = {}
-        plausible = [self._closed.estimate(option, self._shared(clients)) for option in chains]
+        shared = self._shared(clients, self._most_rows)
+        plausible = [self._closed.estimate(option, shared) for option in chains]
         best = plausible.index(max(plausible))
         while True:
             near = range(max(0, best - 1), min(len(chains), best + 2))
@@ -195,12 +186,10 @@ class Shapes:
         known = _rounds_s(tried)
         if len(known) == len(chains):
             return known
-        closed = {chain.policy.target_rows - 1: self._closed.round(chain, self._shared(clients))[1] for chain in chains}
+        shared = self._shared(clients, self._most_rows)
+        closed = {chain.policy.target_rows - 1: self._closed.round(chain, shared)[1] for chain in chains}
         near = {tokens: min(known, key=lambda other: abs(other - tokens)) for tokens in closed}
         return {tokens: closed[tokens] + known[near[tokens]] - closed[near[tokens]] for tokens in closed}
-
-    def _steps_shared_by(self, clients: int) -> SharedSteps:
-        return SharedSteps(self.inputs.profile, self._closed.context, sequences=clients, most_rows=self._most_rows)
 
     def point(self, option: Option, clients: int) -> KindPoint:
         """What an option does for as many clients."""

@@ -24,16 +24,16 @@ from swiftspec.planner.fleet.result import described_fleet, described_load
 from swiftspec.planner.fleet.shortlist import Estimate, load_grid, shortlist, with_fewer_rows
 from swiftspec.planner.fleet.sizing import Bracket, Sizing
 from swiftspec.planner.load import Load, load_of
-from swiftspec.planner.load_choice import LoadDecision, SearchResult
+from swiftspec.planner.load_choice import LoadDecision
 from swiftspec.planner.search.decision import OutOfReachError, simulate_outcomes
 from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.evaluation import Budget
 from swiftspec.planner.search.option import Key, Option
+from swiftspec.planner.search.searches import Searches
 from swiftspec.planner.under_load.load_curves import LoadCurve, LoadCurves, Means
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.policies import Layout
 from swiftspec.scheduler.batching import BatchLimits
-from swiftspec.simulator.latency import LatencyTable
 
 DEFAULT_PERCENTILE = 95.0  # of the requests, which keep their limits
 
@@ -99,7 +99,7 @@ class FleetSearch:
     load: with limits; without a percentile it is 95. found: of one request at a time.
     """
 
-    def __init__(self, load: Load, most_devices: int, found: SearchResult) -> None:
+    def __init__(self, load: Load, most_devices: int, found: Searches) -> None:
         percentile = load.goal.percentile or DEFAULT_PERCENTILE
         self._load = load = replace(
             load,
@@ -112,10 +112,7 @@ class FleetSearch:
         self._means = Means.of(load.workload)
         self._pools: list[Bracket] = []
         self._curves: dict[Key, LoadCurve] = {}
-        prices = LatencyTable(found.profile.latencies)
-        predictor = Predictor(
-            prices, found.trace, device=found.profile.device, serving=load.serving, seed=found.simulations.seed
-        )
+        predictor = Predictor(found.profile, found.simulations.trace, serving=load.serving, seed=found.simulations.seed)
         self._simulated = LoadSimulations(
             serve=ShareServer(load=load, predictor=predictor),
             num_jobs=found.num_jobs,
@@ -150,7 +147,7 @@ class FleetSearch:
         return min(limits, default=None)
 
     def _estimates(self) -> list[Estimate]:
-        closed = ClosedForms(self._found.profile, self._found.trace)
+        closed = ClosedForms(self._found.profile, self._found.simulations.trace)
         serving = self._load.serving
         curves = LoadCurves(
             self._found.profile,
@@ -161,7 +158,7 @@ class FleetSearch:
             clients=self._load.workload.is_closed,
         )
         found = []
-        for ranked in with_fewer_rows(self._found.ranking, self._found.options, closed):
+        for ranked in with_fewer_rows(self._found.ranking(), self._found.options, closed):
             tokens = None
             if self._found.memory is not None:
                 tokens = self._found.memory.cached_tokens(ranked.option, context=self._load.longest_context)
@@ -230,7 +227,7 @@ class FleetSearch:
 
     def _incumbent(self, best: Bracket, count: int, brackets: Sequence[Bracket]) -> _Incumbent:
         """A longer simulation of a kind that all prompts have described; beside it other policies, and draft pools."""
-        kind, *others = self._described([best.kind.option, *_other_policies(best, brackets)], self._found.budget)
+        kind, *others = self._described([best.kind.option, *_other_policies(best, brackets)], self._found.widest.whole)
         best.kind = replace(best.kind, candidate=kind.candidate)
         task = self._sizing.task(best.kind, self._rate / count, _FINAL_TOKENS)
         beside = [task._replace(candidate=one.candidate, num_blocks=self._room(one), control="") for one in others]
@@ -291,7 +288,7 @@ class FleetSearch:
                 self._pools,
                 most_devices=self._most_devices,
                 profile=self._found.profile,
-                trace=self._found.trace,
+                trace=self._found.simulations.trace,
                 price_per_hour=self._simulations.goal.price_per_hour,
                 room=self._room,
                 num_simulations=self._simulated.num_simulations,

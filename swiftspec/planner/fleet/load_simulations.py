@@ -1,7 +1,7 @@
 """Simulations of kinds of replicas at loads, over cores; each depends on its kind, load and seed alone."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -69,7 +69,6 @@ class ShareServer:
 
     @uncollected()
     def serve(self, task: Task) -> SimulatedLoad:
-        """Everything that happens in a simulation."""
         options = self.load.options.with_room(task.num_blocks)
         if task.control:
             options = options.model_copy(update={"control": task.control})
@@ -82,7 +81,6 @@ class ShareServer:
         )
 
     def __call__(self, task: Task) -> Simulation:
-        """Simulate a task."""
         output_tokens = Means.of(self.load.workload).output_tokens
         served = self.serve(task)
         clients = math.ceil(task.rate) if self.load.workload.is_closed else None
@@ -184,12 +182,10 @@ class LoadSimulations:
         total = self.num_done + len(tasks) + ahead
         # The longest ones first: none of them is left to run alone at the end.
         numbers = sorted(range(len(tasks)), key=lambda number: -tasks[number].effort)
-        for number, simulation in zip(numbers, self._simulations([tasks[number] for number in numbers]), strict=True):
+        simulations = self._workers.map(tasks[number] for number in numbers)
+        for number, simulation in zip(numbers, simulations, strict=True):
             found[number] = simulation
             self.report(self.num_done + len(found), total, what)
         self.num_done += len(tasks)
         self.num_simulations += len(tasks)
         return [found[number] for number in range(len(tasks))]
-
-    def _simulations(self, tasks: Sequence[Task]) -> Iterator[Simulation]:
-        return map(self.serve, tasks) if len(tasks) < 2 else self._workers.map(tasks)

@@ -16,7 +16,7 @@ from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.workload import RequestClass, Workload, WorkloadRequest
 from swiftspec.planner.load import Load, check_divisible, load_of
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.search.option import Key, Option
+from swiftspec.planner.search.option import Option, Split
 from swiftspec.scheduler.routing import Replicas
 
 
@@ -39,9 +39,9 @@ class Kind:
     may_win: bool = True
 
     @property
-    def key(self) -> tuple[Key, int, int | None, str]:
-        """What identifies it."""
-        return self.option.key, self.num_targets, self.num_drafts, self.control
+    def cell(self) -> tuple[str, Split, str]:
+        """What all shapes of a policy on a split have in common."""
+        return self.option.policy.name, self.option.split_key, self.control
 
     @property
     def num_devices(self) -> int:
@@ -58,7 +58,6 @@ class Kind:
 
     @property
     def replicas(self) -> Replicas:
-        """As the simulation sees it."""
         return Replicas(num_targets=self.num_targets, num_drafts=self.num_drafts)
 
     @property

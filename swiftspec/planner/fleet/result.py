@@ -36,20 +36,20 @@ def speed_at(kind: ReplicaKind, loads: npt.ArrayLike) -> _Speeds:
     return np.where(wanted <= known[-1] * (1 + 1e-9), speeds, 0.0)
 
 
-def break_evens(kinds: Sequence[ReplicaKind], *, may_win: Callable[[ReplicaKind], bool]) -> list[BreakEven]:
+def break_evens(kinds: Sequence[ReplicaKind], *, may_win: Sequence[bool]) -> list[BreakEven]:
     """Break-even loads of every kind.
 
-    may_win: whether a kind counts as one that others are compared with. Plain decoding is that on whichever devices
+    may_win: whether each kind counts as one that others are compared with. Plain decoding is that on whichever devices
     serve users fastest at a load.
     """
     loads = _loads(kinds)
     speeds = [speed_at(kind, loads) for kind in kinds]
     plain = _highest(speed for kind, speed in zip(kinds, speeds, strict=True) if kind.is_plain)
-    best = _highest(speed for kind, speed in zip(kinds, speeds, strict=True) if may_win(kind))
+    best = _highest(speed for speed, counts in zip(speeds, may_win, strict=True) if counts)
     found = []
-    for kind, speed in zip(kinds, speeds, strict=True):
+    for kind, speed, counts in zip(kinds, speeds, may_win, strict=True):
         against_plain = {} if kind.is_plain or plain is None else _against_plain(loads, speed, plain)
-        leads = loads[(speed > 0) & (speed >= best)] if best is not None and may_win(kind) else loads[:0]
+        leads = loads[(speed > 0) & (speed >= best)] if best is not None and counts else loads[:0]
         ranges = {"best_from": float(leads[0]), "best_to": float(leads[-1])} if leads.size else {}
         found.append(BreakEven.model_validate({**against_plain, **ranges}))
     return found
@@ -92,10 +92,7 @@ def described_fleet(
     """The section of a plan whose replicas are `count` of the best kind."""
     ordered = [best, *sorted(others, key=lambda one: (one.devices, -one.kind.tokens_per_s)), *pools]
     kinds = [_described(one, room(one.kind)) for one in ordered]
-    may_win = {
-        kind.name + kind.candidate for kind, one in zip(kinds, ordered, strict=True) if one.kind.num_drafts is None
-    }
-    evens = break_evens(kinds, may_win=lambda kind: kind.name + kind.candidate in may_win)
+    evens = break_evens(kinds, may_win=[one.kind.num_drafts is None for one in ordered])
     point, means = best.exact[count], Means.of(load.workload)
     return Fleet(
         workload=Basis(path=str(load.path or ""), sha256=load.sha256),

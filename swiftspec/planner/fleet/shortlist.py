@@ -4,7 +4,7 @@ Candidates are the best option of every policy on every split for a single reque
 cost more the more requests share a step.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -14,7 +14,6 @@ from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.option import Key, Option, Split
 from swiftspec.planner.search.simulations import RankedOption
 from swiftspec.planner.under_load.load_curves import LoadCurve
-from swiftspec.policies import Layout
 
 _FEWER_ROWS = (2, 4, 8)  # divisors of the rows of a verification
 _NUM_LEADERS = 1  # at each load, of all policies
@@ -40,7 +39,6 @@ class Estimate(NamedTuple):
         return self.curve.user_tokens_per_s(per_device * self.option.num_devices / _CAPACITY_MARGIN)
 
     def capacity(self, tpot_s: float | None) -> float:
-        """Highest load per device."""
         return self.curve.capacity(tpot_s) / self.option.num_devices
 
 
@@ -96,22 +94,15 @@ def shortlist(estimates: Sequence[Estimate], loads: Sequence[float], *, tpot_s: 
         for one in list(best.values())[:count]:
             chosen.setdefault(one.option.key, one)
 
-    by_layout = _by_layout(estimates)
+    layouts = dict.fromkeys(one.option.policy.layout for one in estimates)
     for load in loads:
         at_load = partial(Estimate.user_tokens_per_s, per_device=load)
         take(at_load, estimates, _NUM_LEADERS)
-        for group in by_layout.values():
-            take(at_load, group, 1)
+        for layout in layouts:
+            take(at_load, [one for one in estimates if one.option.policy.layout is layout], 1)
     take(lambda one: one.found.tokens_per_s, estimates, 1)
     take(lambda one: one.capacity(tpot_s), estimates, _NUM_LEADERS)
     plain = [one for one in estimates if one.option.policy.plain]
     take(lambda one: one.capacity(tpot_s), plain, _NUM_PLAIN)
     take(lambda one: one.found.tokens_per_s, plain, 1)
     return list(chosen.values())
-
-
-def _by_layout(estimates: Sequence[Estimate]) -> Mapping[Layout, list[Estimate]]:
-    groups: dict[Layout, list[Estimate]] = {}
-    for one in estimates:
-        groups.setdefault(one.option.policy.layout, []).append(one)
-    return groups

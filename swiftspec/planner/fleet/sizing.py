@@ -185,7 +185,7 @@ class Sizing:
     def _next_count(self, one: Bracket, brackets: Sequence[Bracket], winners: Sequence[Bracket]) -> int | None:
         """The number of replicas of a kind to try next; None if it is known, or of no interest."""
         best = min((winner.devices for winner in winners), default=math.inf)
-        if not _is_best_shape(one, brackets) and not any(_are_alike(one, winner) for winner in winners):
+        if not _is_best_shape(one, brackets) and not any(one.kind.cell == winner.kind.cell for winner in winners):
             return None
         if one.high is not None and (_leads_layout(one, brackets) or one.kind.control):
             return one.next_count if one.least_devices <= _NEARLY_BEST * best else None
@@ -206,19 +206,9 @@ class Sizing:
         return simulations
 
 
-def _are_alike(one: Bracket, other: Bracket) -> bool:
-    """Whether two kinds differ in their shape only."""
-    return (one.kind.option.policy.name, one.kind.option.split_key, one.kind.control) == (
-        other.kind.option.policy.name,
-        other.kind.option.split_key,
-        other.kind.control,
-    )
-
-
 def _is_best_shape(one: Bracket, brackets: Sequence[Bracket]) -> bool:
     """Whether no other shape of the policy on the split has served a higher load of the sweep, or users faster."""
-    alike = [other for other in brackets if _are_alike(one, other)]
-    return max(alike, key=_rank) is one
+    return max((other for other in brackets if other.kind.cell == one.kind.cell), key=_rank) is one
 
 
 def _rank(one: Bracket) -> tuple[float, float]:

@@ -104,25 +104,19 @@ def run_parallel(calls: Iterable[Call], num_jobs: int) -> Iterator[Any]:
 class Workers(Generic[_Task, _Result]):
     """Processes that call one function for many tasks.
 
-    function: can be pickled; what it computes and keeps is kept here, and in the processes of a cluster. num_jobs: as
-    in `run_parallel`.
+    function: can be pickled; what it computes and keeps is kept here, and in the processes of a cluster. It is pickled
+    once, and a process unpickles it once, however many tasks it has. num_jobs: as in `run_parallel`.
     """
 
     def __init__(self, function: Callable[[_Task], _Result], num_jobs: int) -> None:
-        self._function, self._num_jobs = _Kept(function), num_jobs
+        self._function, self._num_jobs = function, num_jobs
 
     def map(self, tasks: Iterable[_Task]) -> Iterator[_Result]:
         """Results in the order of the tasks."""
-        return run_parallel((joblib.delayed(self._function)(task) for task in tasks), self._num_jobs)
+        return run_parallel((joblib.delayed(self)(task) for task in tasks), self._num_jobs)
 
-
-class _Kept:
-    """A function that is pickled once, and that a process unpickles once, however many tasks it has."""
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
-
-    def __call__(self, task: Any) -> Any:
+    def __call__(self, task: _Task) -> _Result:
+        """Make one call, here or, pickled, as the function alone elsewhere."""
         return self._function(task)
 
     def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:

@@ -180,7 +180,6 @@ class Outcomes:
     resamplings: Mapping[object, Resampling]
 
     def candidate(self, outcome: Outcome) -> Candidate:
-        """The outcome as a candidate of the plan."""
         assert outcome.metrics is not None, "the last rung explains itself"
         low, high = self.resamplings[outcome.option.key].interval(outcome)
         total_s = sum(outcome.seconds.values())

@@ -1,7 +1,6 @@
 """Closed-form speeds: plausible estimates, which say what to simulate first."""
 
 import math
-from collections.abc import Sequence
 from functools import cache
 
 from swiftspec.artifacts.profile import Profile
@@ -14,20 +13,14 @@ from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
 
-def serial_round_s(*, expansions: int, expand_s: float, verify_s: float) -> float:
-    """Duration of a serial policy's round: nothing overlaps."""
-    return expansions * expand_s + verify_s
-
-
-def best_tree_tokens(rank_acceptance: Sequence[float], num_nodes: int, *, max_depth: float = math.inf) -> float:
-    """Tokens per round of the best static tree: the sum of its nodes' probabilities, root included.
-
-    No policy has more tokens per round where positions are independent.
+@cache
+def best_tree_tokens(rank_acceptance: tuple[float, ...], num_nodes: int, max_depth: float = math.inf) -> float:
+    """Tokens per round of the best static tree: no policy has more where positions are independent.
 
     rank_acceptance: probability that the target's token is a node's first child, second, ... num_nodes: root included;
     `max_depth` counts the levels below it.
     """
-    return sum(node.probability for node in static_tree(tuple(rank_acceptance), num_nodes, max_depth))
+    return sum(node.probability for node in static_tree(rank_acceptance, num_nodes, max_depth))
 
 
 class StepTimes:
@@ -42,7 +35,6 @@ class StepTimes:
         self._mean_s = cache(self._lowest_mean_s)
 
     def rows(self, policy: Policy) -> int:
-        """Rows of a verification."""
         return policy.target_rows
 
     def verify_s(self, option: Option, *, rows: int) -> float:
@@ -82,8 +74,7 @@ class ClosedForms:
         self.context = min(prompt.prompt_length for prompt in trace.prompts) - 1
         self._alone = StepTimes(profile, self.context)
         self._num_recorded = max(prompt.draft.num_candidates for prompt in trace.prompts)
-        self._rank_acceptance = trace.rank_acceptance(self._num_recorded)
-        self._tree_tokens = cache(self._best_tree_tokens)
+        self._rank_acceptance = tuple(trace.rank_acceptance(self._num_recorded))
 
     def estimate(self, option: Option, times: StepTimes | None = None) -> float:
         """Plausible speed: the best static tree, were positions independent. Neither a bound nor a prediction.
@@ -107,11 +98,12 @@ class ClosedForms:
         expand_s = times.expand_s(option, rows=policy.expand_rows)
         depth: float
         if policy.layout is Layout.COLOCATED or policy.serial_forwards:
-            round_s = serial_round_s(expansions=policy.serial_forwards, expand_s=expand_s, verify_s=verify_s)
+            round_s = policy.serial_forwards * expand_s + verify_s  # nothing overlaps
             depth = policy.draft_levels
         elif depth := policy.chain_tokens:
             beside_s = times.forward_s(option, Phase.FINISH, Role.TARGET, rows=rows) if policy.exits else verify_s
-            round_s = self._ahead_s(policy, verify_s, beside_s=beside_s, chain_s=depth * expand_s)
+            chain_s = depth * expand_s
+            round_s = verify_s + max(0.0, chain_s - beside_s) + (1 - self._prepared(policy)) * chain_s
         else:
             depth, round_s = max(1.0, verify_s / expand_s), max(verify_s, expand_s)
             rows = min(rows, 1 + math.ceil(depth * policy.expand_rows))
@@ -120,21 +112,12 @@ class ClosedForms:
     def _tokens_per_round(self, policy: Policy, rows: int, depth: float) -> float:
         """Tokens per round at a fractional depth, interpolated linearly between whole depths."""
         whole = math.floor(depth)
-        least, most = (self._tree_tokens(self._num_candidates(policy), rows, whole + more) for more in (0, 1))
+        shares = self._rank_acceptance[: min(self._num_recorded, policy.num_candidates)]
+        least, most = (best_tree_tokens(shares, rows, whole + more) for more in (0, 1))
         return least + (depth - whole) * (most - least)
-
-    def _ahead_s(self, policy: Policy, verify_s: float, *, beside_s: float, chain_s: float) -> float:
-        """Time of a round during which the next chain is drafted, beside all of it or what follows its exit."""
-        return verify_s + max(0.0, chain_s - beside_s) + (1 - self._prepared(policy)) * chain_s
 
     def _prepared(self, policy: Policy) -> float:
         """Probability of the outcome a chain was drafted for: all accepted, or one of the prepared branches."""
         chain = policy.chain_tokens
         branches = policy.expand_rows // (chain + 1)
         return max(self._rank_acceptance[0] ** chain, sum(self._rank_acceptance[:branches]))
-
-    def _num_candidates(self, policy: Policy) -> int:
-        return min(self._num_recorded, policy.num_candidates)
-
-    def _best_tree_tokens(self, num_candidates: int, verify_rows: int, depth: int) -> float:
-        return best_tree_tokens(self._rank_acceptance[:num_candidates], verify_rows, max_depth=depth)

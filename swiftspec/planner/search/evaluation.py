@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -69,12 +69,10 @@ class Outcome:
 
     @property
     def mean_tpot_s(self) -> float:
-        """Mean TPOT over all prompts and seeds."""
         return float(self.tpot_s.mean())
 
     @property
     def mean_ttft_s(self) -> float:
-        """Mean TTFT over all prompts and seeds."""
         return float((self.request_s - self.tpot_s * np.maximum(self.tokens - 1, 0)).mean())
 
     @property
@@ -91,7 +89,6 @@ class Outcome:
         return np.asarray(np.clip(found, 0.0, 1.0))
 
     def score(self, goal: Goal) -> float:
-        """Score for the goal, the higher the better."""
         tokens = np.broadcast_to(self.tokens, self.request_s.shape)
         devices = self.option.num_devices
         return float(score(goal, tokens=tokens, request_s=self.request_s, tpot_s=self.tpot_s, num_devices=devices))
@@ -108,9 +105,7 @@ class Evaluator:
         num_jobs: int,
         errors: ForwardErrors = EXACT,
     ) -> None:
-        self.errors = errors
-        latencies = profile.latencies if isinstance(profile, Profile) else profile
-        self._workers = Workers(_Evaluation(latencies, trace, errors), num_jobs)
+        self._workers = Workers(partial(_outcome, Simulator(profile, trace, errors=errors)), num_jobs)
 
     def run(self, options: Sequence[Option], budget: Budget, *, done: Callable[[int], None]) -> list[Outcome]:
         """Outcomes in the order of `options`; calls `done` with the number finished."""
@@ -125,23 +120,9 @@ class Evaluator:
         return outcomes
 
 
-class _Evaluation:
-    """Simulations of options on one trace, which share what the simulator has computed."""
-
-    def __init__(self, latencies: Latencies, trace: AcceptanceTrace, errors: ForwardErrors) -> None:
-        self._latencies, self._trace, self._errors = latencies, trace, errors
-
-    def __call__(self, task: tuple[Option, Budget]) -> Outcome:
-        return _outcome(self._simulator, self._trace, *task)
-
-    @cached_property
-    def _simulator(self) -> Simulator:
-        return Simulator(self._latencies, self._trace, errors=self._errors)
-
-
 @uncollected()
-def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, budget: Budget) -> Outcome:
-    errors = simulator.errors
+def _outcome(simulator: Simulator, task: tuple[Option, Budget]) -> Outcome:
+    (option, budget), errors = task, simulator.errors
     draws = [(seed, mirrored) for seed in budget.seeds for mirrored in (errors.mirrors if budget.explain else (False,))]
     runs: list[Simulation] = []
     for seed, mirrored in draws:
@@ -156,7 +137,7 @@ def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, budge
             start_s=runs[-1].end_s if mirrored else 0.0,
         )
         runs.append(run)
-    tokens = np.array([len(trace.prompts[index].target_tokens) for index in budget.prompt_indices])
+    tokens = np.array([len(simulator.trace.prompts[index].target_tokens) for index in budget.prompt_indices])
     whole_s = _whole_by_rounds_s if budget.by_rounds else _whole_s
     request_s = np.array([list(map(whole_s, run.timelines, tokens.tolist())) for run in runs])
     ttft_s = np.array([[timeline.ttft_s for timeline in run.timelines] for run in runs])
@@ -181,7 +162,6 @@ def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, budge
 
 
 def _log_scales(errors: ForwardErrors, budget: Budget, seed: int, mirrored: bool) -> list[list[float]]:
-    """Log scale of every prompt and role."""
     drawn = (errors.scales(seed=seed, index=index, mirrored=mirrored) for index in budget.prompt_indices)
     return [[math.log(scales.get(role, 1.0)) for role in Role] for scales in drawn]
 

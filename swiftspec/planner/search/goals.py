@@ -87,10 +87,7 @@ def limits(goal: Goal, *, tokens_per_s: float, tpot_s: float, ttft_s: float) -> 
     if goal.min_tokens_per_s is not None:
         share = tokens_per_s / goal.min_tokens_per_s
         found.append(Limit("min_tokens_per_s", goal.min_tokens_per_s, tokens_per_s, share))
-    for field, most_s, option_s in (
-        ("tpot_ms", goal.tpot_s, tpot_s),
-        ("ttft_ms", goal.ttft_s, ttft_s),
-    ):
+    for field, most_s, option_s in (("tpot_ms", goal.tpot_s, tpot_s), ("ttft_ms", goal.ttft_s, ttft_s)):
         if most_s is not None:
             found.append(Limit(field, most_s * 1e3, option_s * 1e3, most_s / max(option_s, _LEAST_S)))
     return found

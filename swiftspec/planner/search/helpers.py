@@ -113,7 +113,6 @@ class _Helper:
         return answer
 
     def end(self) -> None:
-        """End the process, whatever it does."""
         self._process.kill()
         self._process.join()
         self.connection.close()

@@ -63,7 +63,6 @@ class Option:
 
     @property
     def num_devices(self) -> int:
-        """Devices in use."""
         return sum(map(len, self.groups.values()))
 
     @property
@@ -84,29 +83,21 @@ class Option:
     @property
     def degrees(self) -> dict[Role, int]:
         """Devices of each role; a co-located draft has the target's."""
-        return {role: self._num_devices(role) for role in Role if role in self.groups or not self._is_disaggregated}
+        return {role: len(self.groups[self._holder(role)]) for role in Role if self._holder(role) in self.groups}
 
     def degree(self, role: Role) -> int:
         """Devices that one forward of a role runs on."""
-        return self._num_devices(role) // (self.policy.target_groups if role is Role.TARGET else 1)
+        return len(self.groups[self._holder(role)]) // (self.policy.target_groups if role is Role.TARGET else 1)
 
     def num_ranks(self, role: Role) -> int:
         """Processes that divide one forward of a role."""
         return self.ranks.get(self._holder(role), 1)
 
-    def _num_devices(self, role: Role) -> int:
-        return len(self.groups[self._holder(role)])
-
     def _holder(self, role: Role) -> Role:
-        return role if self._is_disaggregated else Role.TARGET
-
-    @property
-    def _is_disaggregated(self) -> bool:
-        return self.policy.layout is Layout.DISAGGREGATED
+        return role if self.policy.layout is Layout.DISAGGREGATED else Role.TARGET
 
     @property
     def key(self) -> "Key":
-        """Key that identifies the option."""
         return self.policy, self.split_key
 
     @property

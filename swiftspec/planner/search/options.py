@@ -63,6 +63,8 @@ class SearchOptions:
         """ValueError, naming the field, for options that cannot be searched on `num_devices` devices."""
         from swiftspec.planner.search.backends import check_backend
 
+        if num_devices < 1:
+            raise FieldError("num_devices", num_devices, "expected at least 1")
         if self.num_jobs < 1 and self.num_jobs != -1:
             raise FieldError("num_jobs", self.num_jobs, "expected at least 1, or -1 for one per core")
         if self.backend is not None:

@@ -26,21 +26,21 @@ _ACCEPTANCE, _DRAFT_FORWARDS = "acceptance", "draft forwards"
 _ALL_REDUCE = "all_reduce"  # name prefix of the parts of collectives that grow
 _NO_TOKEN = np.iinfo(np.int32).max  # an id that no token has
 _MOST_OTHERS = 3
+_WEAKER = 0.1  # share by which acceptance falls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """Size of each change, and the source of latencies at longer contexts.
+    """Sizes of changes, and the sources of profiles under them.
 
-    weaker, slower: share by which acceptance falls; share by which all-reduces, or draft forwards, grow.
-    longer: factor for the prompt's length.
+    slower: share by which all-reduces, or draft forwards, grow.
+    longer: factor of the prompts' lengths.
     at_context: the profile for requests of a given length, where the plan's own ends before; None where the models end,
         too.
     with_independent_routing: the plan's profile, but with experts of consecutive tokens chosen independently, so that
         more of them are read.
     """
 
-    weaker: float = 0.1
     slower: float = 0.2
     longer: int = 4
     at_context: Callable[[int], Profile | None] | None = None
@@ -137,9 +137,10 @@ def _row(change: str, chosen: RankedOption, forecasts: Sequence[RankedOption]) -
 def _scenarios(
     planned: _Scenario, changes: Changes, memory: MemoryModel | None, num_devices: int, degrees: AllowedDegrees
 ) -> Iterator[_Scenario]:
-    weaker, slower = f"-{changes.weaker * 100:.0f} %", f"+{changes.slower * 100:.0f} %"
+    slower = f"+{changes.slower * 100:.0f} %"
     latencies, factor = planned.latencies, 1 + changes.slower
-    yield replace(planned, change=f"{_ACCEPTANCE} {weaker}", trace=weakened(planned.trace, changes.weaker, seed=0))
+    weaker = weakened(planned.trace, _WEAKER, seed=0)
+    yield replace(planned, change=f"{_ACCEPTANCE} -{_WEAKER * 100:.0f} %", trace=weaker)
     if any(name.startswith(_ALL_REDUCE) for grid in latencies.steps.values() for name in grid.part_names):
         reduced = latencies.changed(
             lambda _, grid: grid.stretched(lambda name: factor if name.startswith(_ALL_REDUCE) else 1.0)

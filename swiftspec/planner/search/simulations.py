@@ -102,11 +102,6 @@ class Simulations:
         return max(len(prompt.target_tokens) for prompt in self.trace.prompts)
 
     @property
-    def num_simulated(self) -> int:
-        """Number of different options, at any budget."""
-        return len(self.simulated)
-
-    @property
     def simulated(self) -> set[Key]:
         """Keys of all options simulated so far, at any budget."""
         return {key for outcomes in self._outcomes.values() for key in outcomes}
@@ -133,7 +128,8 @@ class Simulations:
                 if outcome is finalist:
                     found, depth = self._own(finalist), len(self._outcomes)  # what the plan says of this option
                 elif expected is None or budget.explain:
-                    found = self._ranked(outcome, finalist, outcomes.get(finalist.option.key, finalist))
+                    reference = outcomes.get(finalist.option.key, finalist)  # the finalist at this budget
+                    found = _scaled(self._own(outcome), self._own(finalist), self._own(reference))
                     depth = int(budget.explain) if expected else rung
                 else:
                     found = _scaled(expected(outcome.option), self._own(finalist), expected(finalist.option))
@@ -141,10 +137,6 @@ class Simulations:
                 if cell not in cells or (depth, found.score) > (cells[cell][0], cells[cell][1].score):
                     cells[cell] = depth, found._replace(estimated=not budget.explain)
         return [found._replace(num_options=len(simulated[cell])) for cell, (_, found) in sorted(cells.items())]
-
-    def _ranked(self, outcome: Outcome, finalist: Outcome, reference: Outcome) -> "RankedOption":
-        """`reference` is the finalist at the outcome's own budget."""
-        return _scaled(self._own(outcome), self._own(finalist), self._own(reference))
 
     def _own(self, outcome: Outcome) -> "RankedOption":
         return RankedOption.of(outcome, self.goal)
@@ -176,7 +168,6 @@ class RankedOption(NamedTuple):
         )
 
     def reach(self, goal: Goal) -> float:
-        """As `goals.reach`."""
         return reach(goal, tokens_per_s=self.tokens_per_s, tpot_s=self.tpot_s, ttft_s=self.ttft_s)
 
     @property

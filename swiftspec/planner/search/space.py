@@ -188,8 +188,10 @@ class _Checks:
             return reason
         for role, forward, most_rows in _forwards(policy):
             for phase in (Phase.PREFILL, forward):
-                if (steps := self._steps(option, role, phase)) not in self._grids:
-                    return f"{policy.name}: the {role}'s {phase} steps were not measured on {_where(steps)}"
+                if self._steps(option, role, phase) not in self._grids:
+                    ranks = option.num_ranks(role)
+                    where = _devices(option.degree(role)) + (f" of {ranks} ranks" if ranks > 1 else "")
+                    return f"{policy.name}: the {role}'s {phase} steps were not measured on {where}"
             farthest_rows, farthest_context = self._farthest[self._steps(option, role, forward)]
             if most_rows > (limit := MAX_ROWS_FACTOR * farthest_rows):
                 return (
@@ -206,11 +208,16 @@ class _Checks:
         if (lacks := self._lacks.get((key, option.split_key))) is None:
             lacks = self._lacks[key, option.split_key] = memory.deficit(option, context=self._longest) > 0
         if lacks:
-            return self._does_not_fit(option, memory)
+            group = max(memory.groups(option, context=self._longest), key=lambda group: group.used_bytes)
+            held = " and ".join(f"the {role}" for role in group.weights_bytes)
+            copies = f" of {policy.target_groups} groups" if policy.target_groups > 1 else ""
+            used, usable = (gigabytes(size, decimals=0) for size in (group.used_bytes, group.usable_bytes))
+            where = _devices(option.degree(min(group.weights_bytes)))
+            return f"{policy.name}: does not fit with {held} on {where}{copies}, {used} of {usable} each"
         devices = [device for group in option.groups.values() for device in group]
         num_nodes = len({device // memory.device.devices_per_node for device in devices})
-        if num_nodes > 1 and sends_features(option.policy):
-            return f"{option.policy.name}: hidden states would be sent between nodes, over links that are not known"
+        if num_nodes > 1 and sends_features(policy):
+            return f"{policy.name}: hidden states would be sent between nodes, over links that are not known"
         return None
 
     def _unsuited(self, policy: Policy) -> str | None:
@@ -224,16 +231,6 @@ class _Checks:
         if missing := _guessers(policy) - self._guessers:
             return f"{policy.name}: the trace does not say what {_GUESSER_NAMES[min(missing)]} guesses; record it again"
         return None
-
-    def _does_not_fit(self, option: Option, memory: MemoryModel) -> str:
-        groups = memory.groups(option, context=self._longest)
-        group = max(groups, key=lambda group: group.used_bytes)
-        held = " and ".join(f"the {role}" for role in group.weights_bytes)
-        copies = f" of {option.policy.target_groups} groups" if option.policy.target_groups > 1 else ""
-        return (
-            f"{option.policy.name}: does not fit with {held} on {_devices(option.degree(min(group.weights_bytes)))}"
-            f"{copies}, {gigabytes(group.used_bytes, decimals=0)} of {gigabytes(group.usable_bytes, decimals=0)} each"
-        )
 
     def undominated(self, options: Sequence[Option]) -> list[Option]:
         """Placements of one shape, without those that another one beats in everything."""
@@ -283,11 +280,6 @@ def _forwards(policy: Policy) -> Iterator[tuple[Role, Phase, int]]:
     if policy.layout is not Layout.TARGET_ONLY:
         for phase in (Phase.EXPAND, Phase.FUZZY) if policy.fuzzy else (Phase.EXPAND,):
             yield Role.DRAFT, phase, policy.expand_rows
-
-
-def _where(steps: _Steps) -> str:
-    _, _, degree, ranks, _ = steps
-    return _devices(degree) + (f" of {ranks} ranks" if ranks > 1 else "")
 
 
 def _devices(count: int) -> str:

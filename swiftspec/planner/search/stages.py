@@ -247,7 +247,6 @@ class _Rungs:
         return [option for option in self._options[name] if option.policy in shapes]
 
     def has(self, option: Option) -> bool:
-        """Whether an option was simulated."""
         return option.key in self._weights
 
     def good(self, options: Sequence[Option]) -> list[Option]:

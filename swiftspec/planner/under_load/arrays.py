@@ -94,7 +94,7 @@ class _Run:
         self.first_s, self.end_s, self.begun_s = (np.zeros(count) for _ in range(3))
         self.arrival_s = np.array(self.requests.arrival_s, np.float64)
         chains = self.engine.chains
-        self.decoding = ChainedDecoding(self, chains, self.rng) if chains else PlainDecoding(self)
+        self.decoding = ChainedDecoding(chains, self.rng) if chains else PlainDecoding()
         later = {turn.number for turn in self.requests.turns.values()}
         self.starts = (number for number in range(count) if number not in later)
         begun = islice(self.starts, self.requests.num_clients)
@@ -169,7 +169,10 @@ class _Run:
         self.running_s += steps * seconds * (sequences + len(granted))
         out_s = self.now_s + told_s
         if sequences:
-            decoding.advance(out_s, steps)
+            grown, ended = decoding.advance(steps)
+            self.own_tokens += grown
+            for each in ended:
+                self._finish(each.number, out_s, each.cache_tokens)
         for prompt, tokens in granted:
             prompt.left -= tokens
             prompt.read += tokens
@@ -237,7 +240,7 @@ class _Run:
         left = int(self.requests.output_tokens[number]) - prompt.written - 1
         self.own_tokens += 1
         if left <= 0:
-            self.finish(number, out_s, tokens + 1)
+            self._finish(number, out_s, tokens + 1)
         else:
             self.decoding.add(number, tokens + 1, left)
 
@@ -245,13 +248,12 @@ class _Run:
         return self.requests.segments[number] if self.requests.segments else ()
 
     def _let_go(self, number: int, cache_tokens: int) -> None:
-        """A request leaves the cache."""
         segments, prefixes = self._segments(number), self.engine.prefixes
         shared = sum(tokens for _, tokens in segments) if prefixes.block_tokens else 0
         self.own_tokens -= cache_tokens - shared
         prefixes.release(segments)
 
-    def finish(self, number: int, out_s: float, cache_tokens: int) -> None:
+    def _finish(self, number: int, out_s: float, cache_tokens: int) -> None:
         """A request's last token is out: the next turn follows, or a closed loop's client sends another request."""
         self._let_go(number, cache_tokens)
         self.end_s[number] = out_s

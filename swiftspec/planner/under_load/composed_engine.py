@@ -25,18 +25,12 @@ from swiftspec.policies.effects import Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DraftModel:
-    """A draft on its target's devices.
-
-    products: of a head's forwards, beside those of its layers. reads_target: whether it needs the target's hidden
-    states of all the text. method: how engines call it.
-    """
+class DraftModel(DraftMethod):
+    """A draft's shape and format. products: of a head's forwards, beside those of its layers."""
 
     spec: ModelSpec
     quant: str
     products: tuple[Product, ...] = ()
-    reads_target: bool = False
-    method: Method = Method.MODEL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +56,10 @@ class ComposedEngine(ServingEngine):
     context: int = 4096
 
     def on(self, degree: int, *, context: int) -> ComposedEngine:
-        """The same on another group of devices, for requests of so many tokens."""
         return replace(self, degree=degree, context=context)
 
     @cached_property
     def limits(self) -> StepLimits:
-        """The engine's limits on this device, with the user's, of all ranks of attention in data parallel together."""
         limits, ranks = self.engine.limits(self.device, self.settings), self.ranks
         if ranks == 1 or self.engine.limits_of_all_ranks:
             return limits
@@ -75,12 +67,10 @@ class ComposedEngine(ServingEngine):
 
     @property
     def drafts(self) -> DraftMethod | None:
-        """The draft."""
-        return None if self.draft is None else DraftMethod(self.draft.method, self.draft.reads_target)
+        return self.draft
 
     @property
     def ranks(self) -> int:
-        """Ranks of attention in data parallel."""
         return self.target.attention_ranks
 
     @cached_property
@@ -90,7 +80,6 @@ class ComposedEngine(ServingEngine):
 
     @property
     def above(self) -> AboveEngine:
-        """What lies above it, as fitted."""
         return AboveEngine(self.added.request_s, self.added.prompt_token_s, self.added.token_s)
 
     @cached_property
@@ -106,7 +95,6 @@ class ComposedEngine(ServingEngine):
 
     @property
     def kv_dtype(self) -> str:
-        """Format of keys and values."""
         return self.engine.kv_dtype(self.device, self.quant, self.settings)
 
     def step_s(self, work: StepWork) -> float:
@@ -126,7 +114,6 @@ class ComposedEngine(ServingEngine):
         return self.engine.late_by(method, self.limits) + (0.0 if method is None else self.added.round_s)
 
     def draft_s(self, forward_rows: Sequence[int]) -> Callable[[int, float], float]:
-        """Seconds of a round's draft forwards, from the requests and their mean context."""
         draft = self.draft
         assert draft is not None, "asked of an engine with a draft"
         steps = self._composed(draft.spec, draft.quant, draft.products)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,14 +34,12 @@ class Chains:
     method: Method = Method.MODEL
 
 
-class Owner(Protocol):
-    """Whoever is told that a request has ended, and counts the tokens that nobody shares."""
+class Leaving(NamedTuple):
+    """A request that leaves: tokens in its cache, and tokens that are left to decode."""
 
-    own_tokens: int
-
-    def finish(self, number: int, out_s: float, cache_tokens: int) -> None:
-        """The last token of a request is out; it had this many tokens in the cache."""
-        ...
+    number: int
+    cache_tokens: int
+    left: int
 
 
 class PlainDecoding:
@@ -49,8 +47,7 @@ class PlainDecoding:
 
     rows = 1
 
-    def __init__(self, run: Owner) -> None:
-        self._run = run
+    def __init__(self) -> None:
         self.count = 0
         self.cache_tokens = 0
         self._steps = 0
@@ -71,39 +68,39 @@ class PlainDecoding:
         """Steps until somebody ends."""
         return self._ends[0][0] - self._steps
 
-    def advance(self, out_s: float, steps: int) -> None:
+    def advance(self, steps: int) -> tuple[int, list[Leaving]]:
+        """Decode; tokens by which the caches have grown, and whose last token is out."""
         self._steps += steps
-        self.cache_tokens += steps * self.count
-        self._run.own_tokens += steps * self.count
+        grown = steps * self.count
+        self.cache_tokens += grown
+        ended = []
         while self._ends and self._ends[0][0] <= self._steps:
-            _, number = heapq.heappop(self._ends)
-            self._run.finish(number, out_s, self._leave(number))
+            ended.append(self._leave(*heapq.heappop(self._ends)))
+        return grown, ended
 
-    def take_newest(self) -> tuple[int, int, int]:
-        """Remove whoever joined last: number, tokens in its cache, and tokens that are left to decode."""
+    def take_newest(self) -> Leaving:
+        """Remove whoever joined last."""
         number = next(reversed(self._begun))
         end = next(end for end, other in self._ends if other == number)
         self._ends.remove((end, number))
         heapq.heapify(self._ends)
-        return number, self._leave(number), end - self._steps
+        return self._leave(end, number)
 
-    def _leave(self, number: int) -> int:
-        """Tokens in the cache of whoever leaves."""
+    def _leave(self, end: int, number: int) -> Leaving:
         cache_tokens, begun = self._begun.pop(number)
         cache_tokens += self._steps - begun
         self.count -= 1
         self.cache_tokens -= cache_tokens
-        return cache_tokens
+        return Leaving(number, cache_tokens, end - self._steps)
 
 
 class ChainedDecoding:
     """Requests that draft and verify in lockstep: each gets the tokens of a recorded round in every step."""
 
-    def __init__(self, run: Owner, chains: Chains, rng: np.random.Generator) -> None:
-        self._run = run
+    def __init__(self, chains: Chains, rng: np.random.Generator) -> None:
         self._chains = chains
         self._rng = rng
-        self.rows = self._chains.rows
+        self.rows = chains.rows
         self._numbers: list[int] = []
         self._left = np.zeros(0, np.int64)
         self._cache = np.zeros(0, np.int64)
@@ -130,25 +127,20 @@ class ChainedDecoding:
         """One: how many tokens a step brings differs between requests."""
         return 1
 
-    def advance(self, out_s: float, steps: int) -> None:
+    def advance(self, steps: int) -> tuple[int, list[Leaving]]:
         assert steps == 1, "see steps_left"
         tokens = np.minimum(self._chains.tokens[self._round], self._left)
         self._round = (self._round + 1) % len(self._chains.tokens)
         self._left = self._left - tokens
         self._cache = self._cache + tokens
-        self._run.own_tokens += int(tokens.sum())
-        for index in np.flatnonzero(self._left <= 0)[::-1].tolist():
-            number, cache_tokens = self._numbers[index], int(self._cache[index])
-            self._remove(index)
-            self._run.finish(number, out_s, cache_tokens)
+        return int(tokens.sum()), [self._leave(index) for index in np.flatnonzero(self._left <= 0)[::-1].tolist()]
 
-    def take_newest(self) -> tuple[int, int, int]:
-        number, cache_tokens, left = self._numbers[-1], int(self._cache[-1]), int(self._left[-1])
-        self._remove(len(self._numbers) - 1)
-        return number, cache_tokens, left
+    def take_newest(self) -> Leaving:
+        return self._leave(len(self._numbers) - 1)
 
-    def _remove(self, index: int) -> None:
-        del self._numbers[index]
+    def _leave(self, index: int) -> Leaving:
+        leaving = Leaving(self._numbers.pop(index), int(self._cache[index]), int(self._left[index]))
         self._left, self._cache, self._round = (
             np.delete(values, index) for values in (self._left, self._cache, self._round)
         )
+        return leaving

@@ -8,7 +8,7 @@ prompts, which are read beside other requests' rows, take their share of the tim
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import takewhile
 
 import numpy as np
@@ -39,7 +39,6 @@ class Means:
 
     @classmethod
     def of(cls, workload: Workload) -> "Means":
-        """Of all requests."""
         requests = workload.requests
         return cls(
             prompt_tokens=sum(request.prompt_tokens for request in requests) / len(requests),
@@ -64,7 +63,6 @@ class LoadCurve:
         return 0.0 if load > self.loads[-1] else 1 / float(np.interp(load, self.loads, self.tpot_s))
 
     def batch(self, load: float) -> float:
-        """Requests at once at a load."""
         return float(np.interp(load, self.loads, self.batches))
 
     def capacity(self, tpot_s: float | None) -> float:
@@ -81,7 +79,7 @@ class SharedSteps(StepTimes):
     sequences: requests. most_rows: of a step.
     """
 
-    def __init__(self, profile: Profile, context: int, *, sequences: int, most_rows: int) -> None:
+    def __init__(self, profile: Profile, context: int, sequences: int, most_rows: int) -> None:
         super().__init__(profile, context)
         self._sequences, self._most_rows = sequences, most_rows
 
@@ -122,7 +120,7 @@ class LoadCurves:
         self._means = means
         self._batches = [*takewhile(lambda batch: batch < max_running, _BATCHES), max_running]
         self._most_rows, self._clients = most_rows, clients
-        self._shared = cache(self._steps_shared_by)
+        self._shared = cache(partial(SharedSteps, profile, closed.context))
 
     def curve(self, found: RankedOption, *, cached_tokens: int | None) -> LoadCurve:
         """Estimate of an option whose speed for a single request is known.
@@ -138,15 +136,13 @@ class LoadCurves:
         prompt_s = self._prompt_s(found)
         points = []
         for batch in batches:
-            slower = alone / self._closed.estimate(found.option, self._shared(max(1, round(batch))))
+            shared = self._shared(max(1, round(batch)), self._most_rows)
+            slower = alone / self._closed.estimate(found.option, shared)
             tpot_s = found.tpot_s * slower
             rate = _rate(batch, found.ttft_s, means.output_tokens * tpot_s, prompt_s)
             load = batch + rate * means.think_s if self._clients else rate
             points.append((load, tpot_s / (1 - rate * prompt_s), batch))
         return LoadCurve(*np.array(_ascending(points)).T)
-
-    def _steps_shared_by(self, sequences: int) -> SharedSteps:
-        return SharedSteps(self._profile, self._closed.context, sequences=sequences, most_rows=self._most_rows)
 
     def _prompt_s(self, found: RankedOption) -> float:
         """Seconds of the target's, or a co-located draft's, steps that a prompt's rows add."""

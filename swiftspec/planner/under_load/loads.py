@@ -141,11 +141,6 @@ class ArrayRun:
     commits_s: Sequence[Sequence[float]] = ()
 
     @property
-    def num_preemptions(self) -> int:
-        """Of all requests."""
-        return int(self.preemptions.sum())
-
-    @property
     def tpot_s(self) -> _Floats:
         """Seconds of every output token after the first; 0 for a request that has none."""
         later = np.maximum(self.output_tokens - 1, 1)

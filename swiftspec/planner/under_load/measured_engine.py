@@ -35,15 +35,13 @@ class MeasuredEngine(ServingEngine):
 
     @property
     def limits(self) -> StepLimits:
-        """Its limits."""
         return self.served.limits
 
     @cached_property
     def drafts(self) -> DraftMethod:
-        """The profile's draft."""
         model = self.profile.draft.model
         reads_target = is_model_directory(model) and draft_facts(model, runs=False).kind.reads_target
-        return DraftMethod(drafter_of(model), reads_target)
+        return DraftMethod(method=drafter_of(model), reads_target=reads_target)
 
     @property
     def above(self) -> AboveEngine:
@@ -89,7 +87,6 @@ class MeasuredEngine(ServingEngine):
         return seconds
 
     def room(self, *, beside_draft: bool) -> int:
-        """Tokens that the KV cache has room for."""
         served = self.served
         return (served.beside_draft if beside_draft else None) or served.cache_tokens
 

@@ -47,30 +47,21 @@ class OwnEngine:
     begins_with_token: bool
 
 
-def simulate_rounds(
-    requests: Requests,
-    engine: OwnEngine,
-    *,
-    first_rounds: Sequence[int],
-    clients: Sequence[str] = (),
-    seed: int = 0,
-) -> ArrayRun:
-    """Serve all requests.
+class OwnEngineRun:
+    """A simulation in which all requests are served.
 
     first_rounds: index of each request's first round; those after it follow, in a circle. clients: whose each request
     is; all are one client's if empty.
-
-    CutShortError: if a verification is granted fewer rows than it asks for. ValueError: if a request could never fit
-    into the cache.
     """
-    return _Run(requests, engine, list(first_rounds), clients, seed).run()
-
-
-class _Run:
-    """State of a simulation."""
 
     def __init__(
-        self, requests: Requests, engine: OwnEngine, first_rounds: list[int], clients: Sequence[str], seed: int
+        self,
+        requests: Requests,
+        engine: OwnEngine,
+        *,
+        first_rounds: Sequence[int],
+        clients: Sequence[str] = (),
+        seed: int = 0,
     ) -> None:
         self.requests, self.engine, self.clients = requests, engine, clients
         self.forwards = [forwards_of(one) for one in engine.rounds]
@@ -84,7 +75,7 @@ class _Run:
         self.running: dict[int, RecordedRequest] = {}  # in the order of admission
         self.ready: deque[tuple[RecordedRequest, Ask | None]] = deque()  # those that can go on, and what was computed
         count = len(requests.output_tokens)
-        self.next_round = first_rounds
+        self.next_round = list(first_rounds)
         self.written = [0] * count
         self.begun_s = [np.nan] * count
         self.commits_s: list[list[float]] = [[] for _ in range(count)]
@@ -98,6 +89,11 @@ class _Run:
         self.running_s = 0.0
 
     def run(self) -> ArrayRun:
+        """Serve them.
+
+        CutShortError: if a verification is granted fewer rows than it asks for. ValueError: if a request could never
+        fit into the cache.
+        """
         while self.num_done < len(self.commits_s):
             while self.ready:
                 self._proceed(*self.ready.popleft())

@@ -23,6 +23,7 @@ from swiftspec.artifacts.load_metrics import (
 )
 from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.workload import Workload
 from swiftspec.devices import DEVICES
@@ -33,7 +34,6 @@ from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.under_load.arrays import simulate
-from swiftspec.planner.under_load.engine_prices import EnginePrices
 from swiftspec.planner.under_load.loads import (
     ArrayRun,
     closed_loop_workload,
@@ -41,9 +41,9 @@ from swiftspec.planner.under_load.loads import (
     longest_request,
     requests_of,
 )
-from swiftspec.planner.under_load.own_engine import CutShortError, OwnEngine, simulate_rounds
+from swiftspec.planner.under_load.own_engine import CutShortError, OwnEngine, OwnEngineRun
 from swiftspec.planner.under_load.rounds import Round, recorded_rounds
-from swiftspec.planner.under_load.serving_engine import ServingEngine
+from swiftspec.planner.under_load.serving_engine import EnginePrices, ServingEngine
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import BLOCK_TOKENS
@@ -64,24 +64,21 @@ _Rounds = dict[int, list[Round]]  # by the index of their prompt
 class Predictor:
     """Loads on one profile and trace.
 
-    device: the profile's. serving: another engine than this package's that serves, under its own limits. given: rounds
-    to replay instead of recorded ones.
+    serving: another engine than this package's that serves, under its own limits. given: rounds to replay instead of
+    recorded ones.
     """
 
     def __init__(
         self,
-        latencies: LatencyTable,
+        profile: Profile,
         trace: AcceptanceTrace,
         *,
-        device: str,
         serving: ServingEngine | None = None,
         seed: int = 0,
         given: list[Round] | None = None,
     ) -> None:
-        self.latencies, self.trace, self.device = latencies, trace, device
-        self.serving = serving
-        self.seed = seed
-        self._given = given
+        self.latencies, self.trace, self.serving = LatencyTable(profile.latencies), trace, serving
+        self.seed, self._device, self._given = seed, profile.device, given
         self._recorded: dict[tuple[Policy, int, int, tuple[int, ...]], _Rounds] = {}
 
     def serve(
@@ -133,7 +130,7 @@ class Predictor:
     ) -> SimulatedLoad:
         """Clients that each send the next request when one ends. num_blocks: of the cache; unlimited if None."""
         workload = closed_loop_workload(clients, prompt_tokens, output_tokens)
-        options = LoadOptions(max_running=clients, num_blocks=num_blocks).on(self.device)
+        options = LoadOptions(max_running=clients, num_blocks=num_blocks).on(self._device)
         return self.serve(setup, workload, goal=Goal(classes=workload.classes), options=options)
 
     def rounds(self, setup: Setup, prompts: Sequence[int] = ()) -> _Rounds:
@@ -219,7 +216,7 @@ class Predictor:
         first_of = dict(zip(recorded, np.cumsum([0, *map(len, recorded.values())]).tolist(), strict=False))
         admission, batch = setup.limits(options)
         begins_with_token = setup.policy.layout is Layout.TARGET_ONLY
-        run = simulate_rounds(
+        run = OwnEngineRun(
             requests_of(workload),
             OwnEngine(
                 prices=self.latencies,
@@ -234,7 +231,7 @@ class Predictor:
             first_rounds=self._first_rounds(named, first_of),
             clients=[request.client for request in workload.requests],
             seed=self.seed,
-        )
+        ).run()
         num_rounds = [len(commits) - begins_with_token for commits in run.commits_s]
         return _load(run, workload, goal, run.commits_s, num_rounds=num_rounds)
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy
@@ -18,7 +17,7 @@ from swiftspec.policies.effects import ForwardKind, Role
 from swiftspec.scheduler.asks import Ask
 from swiftspec.simulator.driver import Simulator
 from swiftspec.timing.steps import Latencies
-from swiftspec.timing.timeline import Phase, Span, Timeline
+from swiftspec.timing.timeline import Phase, Timeline
 
 _PROMPTS, _TOKENS = 16, 96  # whose rounds are recorded, and output tokens of each
 _DRAWN = 2048  # rounds of an acceptance that is given
@@ -71,21 +70,17 @@ def recorded_rounds(
         seed=seed,
         max_new_tokens=None if prompts else _TOKENS,
     )
-    whole = (rounds_of(timeline)[:-1] for timeline in run.timelines)
+    whole = (list(rounds_of(timeline))[:-1] for timeline in run.timelines)
     return {index: rounds for index, rounds in zip(indices, whole, strict=True) if rounds}
 
 
-def rounds_of(timeline: Timeline) -> list[Round]:
+def rounds_of(timeline: Timeline) -> Iterator[Round]:
     """Rounds of a request; the last one may have been cut short by its end."""
-    return list(_rounds(timeline.spans))
-
-
-def _rounds(spans: Sequence[Span]) -> Iterator[Round]:
     drafts: list[int] = []
     host: list[tuple[Phase, int]] = []
     verified = tokens = read = 0
     has_drafted = False  # and so read the prompt
-    for span in spans:
+    for span in timeline.spans:
         if verified and span.phase not in _HOST:
             yield Round(tuple(drafts), verified, tokens, tuple(host), read)
             drafts, host, verified, tokens, read = [], [], 0, 0, 0
@@ -211,7 +206,7 @@ class RoundArrays:
         self._cached[:, -1] = -1
         self._reads = np.array([one.read_rows > 0 for one in rounds])
 
-    def columns(self, rounds: Sequence[int], texts: Sequence[int], *, max_rows: int) -> Iterator[Column] | None:
+    def columns(self, rounds: Sequence[int], texts: Sequence[int], *, max_rows: int) -> list[Column] | None:
         """Steps of a round of requests at these rounds, whose texts have so many tokens.
 
         None if not all rows of a step fit into it, or a draft first reads text.
@@ -221,9 +216,9 @@ class RoundArrays:
         if self._reads[indices].any() or (len(rounds) > 1 and int(rows.sum(axis=0).max()) > max_rows):
             return None
         slots = np.maximum(0, np.array(texts)[:, None] + self._cached[indices])
-        return self._steps(rows, (rows * slots).sum(axis=0).tolist())
-
-    def _steps(self, rows: npt.NDArray[np.int64], attended: list[float]) -> Iterator[Column]:
-        for level, column in enumerate(rows.T.tolist()):
-            if present := [count for count in column if count]:
-                yield Column(level if level < self.num_levels else None, present, attended[level])
+        attended = (rows * slots).sum(axis=0).tolist()
+        return [
+            Column(level if level < self.num_levels else None, present, attended[level])
+            for level, column in enumerate(rows.T.tolist())
+            if (present := [count for count in column if count])
+        ]

@@ -13,7 +13,6 @@ from swiftspec.policies import Policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.batching import BatchLimits
-from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.setup import Setup
 
 _CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -33,7 +32,7 @@ def draft_schedule(
     Of a target and a draft that share devices; none if the profile does not price both. Requests are as long as the
     trace's.
     """
-    predictor = Predictor(LatencyTable(profile.latencies), trace, device=profile.device, serving=serving)
+    predictor = Predictor(profile, trace, serving=serving)
     chains: list[Policy] = [Autoregressive(), *chain_for(trace.draft_kind).search_space()]
     setups = [Setup(policy=chain, degrees={Role.TARGET: num_devices}, ranks={Role.TARGET: ranks}) for chain in chains]
     try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -18,17 +19,26 @@ from swiftspec.engines.description import Engine, StepLimits
 from swiftspec.engines.words import Method
 from swiftspec.planner.under_load.arrays import EngineUnderLoad
 from swiftspec.planner.under_load.decoding import Chains
+from swiftspec.policies.effects import Role
 from swiftspec.scheduler.prefix_cache import PrefixCache
+from swiftspec.simulator.latency import LatencyDraw, LatencyTable, priced_context
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.step_key import StepKey
+from swiftspec.timing.steps import Latencies
+from swiftspec.timing.timeline import Phase
 
 if TYPE_CHECKING:
     from swiftspec.planner.under_load.rounds import Round
 
+_NOTHING = LatencyDraw((0.0,), ((Provenance.MEASURED, 1.0),))
 
-class DraftMethod(NamedTuple):
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftMethod:
     """A draft on its target's devices: what engines call it, and if it reads the target's states of all the text."""
 
-    method: Method
-    reads_target: bool
+    method: Method = Method.MODEL
+    reads_target: bool = False
 
 
 class AboveEngine(NamedTuple):
@@ -149,3 +159,43 @@ class ServingEngine(ABC):
             ranks=self.ranks,
             prompt_wait=self.limits.prompt_wait,
         )
+
+
+class EnginePrices(LatencyTable):
+    """An engine's steps as a simulation of events asks for them: one forward over the rows of some sequences.
+
+    latencies: of the same profile, for all but the engine's steps.
+    """
+
+    def __init__(self, serving: ServingEngine, latencies: Latencies) -> None:
+        super().__init__(latencies)
+        self._serving = serving
+        self._round_s = serving.round_s(Method.DRAFT_SERVER)
+        self._steps: dict[StepKey, LatencyDraw] = {}
+
+    def forward(self, key: StepKey) -> LatencyDraw:
+        """Seconds of a step, of verifications with prompts beside them or of prompts alone."""
+        key = key._replace(context=priced_context(key.context), peer_busy=False, cold=False)
+        if key not in self._steps:
+            told_s = self._serving.above.token_s * key.sequences
+            seconds = max(self._serving.step_s(_work(key)) + self._round_s, told_s)
+            provenance = self.latencies.step(key._replace(sequences=1)).provenance
+            self._steps[key] = LatencyDraw((seconds,), ((provenance, 1.0),))
+        return self._steps[key]
+
+    def host(self, phase: Phase, rows: int, *, policy: str) -> LatencyDraw:
+        """Nothing: it is in the steps."""
+        del phase, rows, policy
+        return _NOTHING
+
+
+def _work(key: StepKey) -> StepWork:
+    if key.role is Role.TARGET and key.phase is Phase.PREFILL:
+        return StepWork(chunks=[(key.rows, key.context)], sampled=key.sequences)
+    sequences = key.sequences
+    return StepWork(
+        sequences=sequences,
+        rows_each=max(1, round(key.rows / sequences)),
+        cache_tokens=sequences * key.context,
+        sampled=key.rows,
+    )

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import simpy
 
 from swiftspec.policies.effects import Role
-from swiftspec.simulator.serving import Job, OpenServing, Serving
+from swiftspec.simulator.serving import Job, Run, Serving
 
 _ROUNDING = 1e-6  # of a token
 Events = Generator[simpy.Event, Any, None]
@@ -49,7 +49,7 @@ class PlanServers:
 class PlanServer:
     """A plan's server. Its texts are of the plan's trace, from another prompt each time, in the wanted lengths."""
 
-    def __init__(self, serving: OpenServing, *, num_prompts: int) -> None:
+    def __init__(self, serving: Run, *, num_prompts: int) -> None:
         self._serving = serving
         self._num_prompts = num_prompts
         self._num_jobs = 0

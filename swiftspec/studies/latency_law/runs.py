@@ -15,6 +15,7 @@ from swiftspec.artifacts.load_metrics import ServedRecord, load_metrics
 from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.planned import Planned
+from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.workload import Workload
 from swiftspec.planner.search.backends import run_parallel
@@ -23,7 +24,6 @@ from swiftspec.progress import Progress, silent
 from swiftspec.scheduler.controls.named import control_under
 from swiftspec.studies.latency_law.document import SweepPoint
 from swiftspec.studies.latency_law.rounds import RoundTable
-from swiftspec.timing.steps import Latencies
 from swiftspec.timing.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ class SimulatedRunner:
     """Simulations of a candidate, over cores."""
 
     candidate: Candidate
-    latencies: Latencies
-    device: str
+    profile: Profile
     trace: AcceptanceTrace
     options: LoadOptions
     seed: int
@@ -109,10 +108,9 @@ class SimulatedRunner:
 
 def _simulated(runner: SimulatedRunner, workload: Workload) -> Run:
     from swiftspec.planner.under_load.predictor import Predictor
-    from swiftspec.simulator.latency import LatencyTable
     from swiftspec.simulator.setup import Setup
 
-    predictor = Predictor(LatencyTable(runner.latencies), runner.trace, device=runner.device, seed=runner.seed)
+    predictor = Predictor(runner.profile, runner.trace, seed=runner.seed)
     load = predictor.serve(
         Setup.of(runner.candidate),
         workload,

@@ -154,8 +154,7 @@ class Sweeper:
     def _simulator(self, planned: Planned, candidate: Candidate) -> Runner:
         return SimulatedRunner(
             candidate=candidate,
-            latencies=planned.profile.latencies,
-            device=planned.profile.device,
+            profile=planned.profile,
             trace=planned.trace,
             options=self.options,
             seed=self.seed,

@@ -20,7 +20,6 @@ from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.chains.serial import SerialChain
-from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.setup import Setup
 from swiftspec.workload import Arrivals, Lengths, Prefixes, RequestClass, make_workload
 from tests.builders import machine_profile, with_guesses
@@ -29,7 +28,7 @@ from tools.iid_trace import synthesise_trace
 
 TRACE = with_guesses(synthesise_trace((0.75, 0.12, 0.05, 0.02), prompt_lengths=(12, 20, 16), num_tokens=32, seed=1))
 PROFILE = machine_profile(cost_ratio=6.0, noise=0.0)
-PREDICTOR = Predictor(LatencyTable(PROFILE.latencies), TRACE, device=PROFILE.device)
+PREDICTOR = Predictor(PROFILE, TRACE)
 MOST_DEVICES, RATE, TPOT_S = 8, 40.0, 0.008
 
 

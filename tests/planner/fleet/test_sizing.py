@@ -2,7 +2,7 @@
 
 import gc
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swiftspec.artifacts.distributions import Distribution, Process
@@ -14,7 +14,7 @@ from swiftspec.planner.fleet.load_simulations import LoadSimulations, ShareServe
 from swiftspec.planner.fleet.replica import Kind
 from swiftspec.planner.fleet.sizing import Bracket, Sizing
 from swiftspec.planner.load import Load
-from swiftspec.planner.search.backends import uncollected
+from swiftspec.planner.search.backends import Workers, uncollected
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.policies import Policy
@@ -24,7 +24,6 @@ from swiftspec.policies.base import shape_of
 from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import simulate
-from swiftspec.simulator.latency import LatencyTable
 from swiftspec.workload import Arrivals, Lengths, make_workload
 from tests.builders import chain_trace, machine_profile
 from tests.planner.fleet.test_parts import point
@@ -57,17 +56,19 @@ class Known(LoadSimulations):
     capacity: Mapping[str, float]
     seen: list[Task] = field(default_factory=list)
 
-    def _simulations(self, tasks: Sequence[Task]) -> Iterator[Simulation]:
-        for task in tasks:
-            self.seen.append(task)
-            most = self.capacity[task.candidate.describe()]
-            attained = min(1.0, 0.95 - 0.25 * math.log(task.rate / most))
-            found = point(task.rate, 100.0, keeps=task.rate <= most, attained=attained)
-            yield Simulation(found.model_copy(update={"keeps_up": True}), LoadPrediction.model_construct())
+    def __post_init__(self) -> None:
+        self._workers = Workers(self._known, 1)
+
+    def _known(self, task: Task) -> Simulation:
+        self.seen.append(task)
+        most = self.capacity[task.candidate.describe()]
+        attained = min(1.0, 0.95 - 0.25 * math.log(task.rate / most))
+        found = point(task.rate, 100.0, keeps=task.rate <= most, attained=attained)
+        return Simulation(found.model_copy(update={"keeps_up": True}), LoadPrediction.model_construct())
 
 
 def known(*capacity: tuple[Kind, float]) -> tuple[Known, Sizing]:
-    predictor = Predictor(LatencyTable(PROFILE.latencies), TRACE, device=PROFILE.device)
+    predictor = Predictor(PROFILE, TRACE)
     served = ShareServer(load=Load(workload=WORKLOAD), predictor=predictor)
     simulated = Known(
         serve=served,

@@ -18,7 +18,7 @@ from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.for_device import prepare
 from swiftspec.planner.planned_model import planned_pair
 from swiftspec.planner.under_load.loads import Requests, closed_loop_workload
-from swiftspec.planner.under_load.own_engine import CutShortError, OwnEngine, simulate_rounds
+from swiftspec.planner.under_load.own_engine import CutShortError, OwnEngine, OwnEngineRun
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.planner.under_load.rounds import Round, rounds_of
 from swiftspec.policies import Layout, Policy
@@ -89,8 +89,8 @@ def both(on: Machine, policy: Policy, requests: Requests) -> tuple[Sequence[_Flo
         for number, (arrival_s, prompt_tokens, output_tokens) in enumerate(lengths)
     ]
     events = serving.run(jobs, num_clients=requests.num_clients, seed=SEED)
-    of_each = [rounds_of(request.timeline) for request in events.requests]
-    run = simulate_rounds(
+    of_each = [list(rounds_of(request.timeline)) for request in events.requests]
+    run = OwnEngineRun(
         requests,
         OwnEngine(
             prices=prices,
@@ -104,7 +104,7 @@ def both(on: Machine, policy: Policy, requests: Requests) -> tuple[Sequence[_Flo
         ),
         first_rounds=np.cumsum([0, *map(len, of_each)])[:-1].tolist(),
         seed=SEED,
-    )
+    ).run()
     return times(events, requests), (run.ttft_s, run.tpot_s, run.e2e_s)
 
 
@@ -145,7 +145,7 @@ def test_plain_decoding_and_chains_agree_to_the_last_digits(policy: Policy) -> N
 
 def predictor(name: str) -> Predictor:
     on = machine(name)
-    return Predictor(LatencyTable(on.profile.latencies), on.trace, device=on.profile.device)
+    return Predictor(on.profile, on.trace)
 
 
 def test_a_verification_that_has_to_share_its_rows_is_simulated_by_events() -> None:
@@ -169,7 +169,7 @@ def test_rows_that_do_not_fit_have_no_record() -> None:
     )
     requests = Requests(arrival_s=np.zeros(4), prompt_tokens=np.full(4, 16), output_tokens=np.full(4, 8), num_clients=4)
     with pytest.raises(CutShortError):
-        simulate_rounds(requests, engine, first_rounds=[0] * 4)
+        OwnEngineRun(requests, engine, first_rounds=[0] * 4).run()
 
 
 @pytest.mark.parametrize(

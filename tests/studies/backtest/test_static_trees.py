@@ -32,7 +32,7 @@ def test_wide_level_is_the_same_with_any_data_set_left_out() -> None:
 def test_static_tree_of_independent_positions_is_the_closed_form() -> None:
     """Without spread every position is alike, and the sum over the nodes is exact."""
     acceptance_model = PRIOR.model_copy(update={"spread": 0.0, "mean_logit": 0.5})
-    expected = best_tree_tokens(rank_acceptance(acceptance_model, 32), 64, max_depth=8)
+    expected = best_tree_tokens(tuple(rank_acceptance(acceptance_model, 32)), 64, max_depth=8)
     assert sequoia_length(acceptance_model, num_nodes=64, depth=8) == pytest.approx(expected, rel=0.02)
 
 

@@ -1,0 +1,73 @@
+"""Searches for one request at a time; the choice for a load starts from what they have found."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from swiftspec.artifacts.profile import Profile
+from swiftspec.planner.memory import MemoryModel
+from swiftspec.planner.search.decision import Decision, KnownErrors, OutOfReachError, decide
+from swiftspec.planner.search.estimates import ClosedForms
+from swiftspec.planner.search.option import Option
+from swiftspec.planner.search.simulations import LastRung, RankedOption, Simulations
+from swiftspec.planner.search.stages import UNTRIED, search_in_stages
+
+
+@dataclass(slots=True, kw_only=True)
+class Searches:
+    """Searches among the options on at most N devices; later searches reuse the simulations of earlier ones.
+
+    options: all feasible ones.
+    policy: choose one of this policy's options.
+    memory: tells how many requests' caches a candidate's devices hold; unlimited if None.
+    num_jobs: processes.
+    """
+
+    profile: Profile
+    simulations: Simulations
+    options: list[Option]
+    policy: str | None
+    errors: KnownErrors
+    memory: MemoryModel | None
+    num_jobs: int
+    _num_searches: int = 0
+    _widest: LastRung | None = None
+    _decision: Decision | None = None
+    _rejected: Counter[str] = field(default_factory=Counter)
+
+    def fastest(self, most_devices: int) -> Decision:
+        """The best on at most this many devices. OutOfReachError if nothing meets the goal's limits."""
+        options = [option for option in self.options if option.num_devices <= most_devices]
+        if not any(self.policy in (None, option.policy.name) for option in options):
+            raise OutOfReachError(f"nothing is feasible on {most_devices} devices")
+        self._rejected = Counter()
+        self._num_searches += 1
+        closed = ClosedForms(self.profile, self.simulations.trace)
+        finals = search_in_stages(self.simulations, options, closed, self._rejected, policy=self.policy)
+        self._widest = self._widest or finals
+        self._decision = decide(self.simulations, finals, self.policy, self.errors)
+        return self._decision
+
+    @property
+    def widest(self) -> LastRung:
+        """The last rung of the first search, which knows every split."""
+        assert self._widest is not None, "nothing was searched"
+        return self._widest
+
+    @property
+    def decision(self) -> Decision:
+        """The choice for one request."""
+        assert self._decision is not None, "a search finds an option or raises"
+        return self._decision
+
+    def ranking(self) -> list[RankedOption]:
+        """The best of every policy on every split, by all simulations."""
+        finalists = [self.decision.chosen, *self.decision.others]
+        return self.simulations.ranking(finalists, self.widest.expected)
+
+    @property
+    def rejected(self) -> Counter[str]:
+        """Options that were not simulated, counted by reason."""
+        if self._num_searches == 1:
+            return self._rejected
+        tried = self.simulations.simulated
+        return Counter(f"{option.policy.name}: {UNTRIED}" for option in self.options if option.key not in tried)
