@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs
-from swiftspec.cli.verbs.use import RunFlags
+from swiftspec.cli.verbs.plans import RunFlags
 
 if TYPE_CHECKING:
     from swiftspec.devices.local import Device

@@ -15,7 +15,7 @@ from swiftspec.cli import console
 from swiftspec.cli.nodes import executor_of, is_of_torchrun, serve_rank, write_new_secret
 from swiftspec.cli.outputs import draw, read_plan, write_json
 from swiftspec.cli.served import engine_of, run_on_engine
-from swiftspec.cli.verbs.use import RunFlags
+from swiftspec.cli.verbs.plans import RunFlags
 from swiftspec.engine.api import Engine
 from swiftspec.engine.checks import check_devices
 from swiftspec.engine.process.interrupts import interrupts_noted

@@ -18,7 +18,7 @@ from swiftspec.cli.nodes import on_ray
 from swiftspec.cli.outputs import check_files, write_json
 from swiftspec.cli.served import engine_of, serve_on_engine
 from swiftspec.cli.settings import DRAFT_SERVER, SERVER, own_settings, parse_settings, typed, usual
-from swiftspec.cli.verbs.use import ServeFlags
+from swiftspec.cli.verbs.plans import ServeFlags
 from swiftspec.devices.local import Device
 from swiftspec.engine.checks import check_devices
 from swiftspec.engine.draft_service import DraftService

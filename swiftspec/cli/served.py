@@ -20,8 +20,8 @@ from swiftspec.cli import console
 from swiftspec.cli.command import refuse
 from swiftspec.cli.load_test import read_api_key
 from swiftspec.cli.outputs import check_files, saved, write_json
-from swiftspec.cli.verbs.measure import ProfileFlags
-from swiftspec.cli.verbs.use import RunFlags, ServeFlags
+from swiftspec.cli.verbs.data import ProfileFlags
+from swiftspec.cli.verbs.plans import RunFlags, ServeFlags
 from swiftspec.engines import engine_named
 from swiftspec.errors import FieldError
 from swiftspec.export import Export, export_plan

@@ -17,7 +17,7 @@ from swiftspec.cli.limits import Limits, load_options, read_load
 from swiftspec.cli.outputs import draw, read_plan, write_json
 from swiftspec.cli.sections import attained, show_latencies, throughput
 from swiftspec.cli.settings import SIMULATOR, parse_settings, typed
-from swiftspec.cli.verbs.decide import SimulateFlags
+from swiftspec.cli.verbs.plans import SimulateFlags
 from swiftspec.reports.formatting import count, milliseconds, percent, speed
 from swiftspec.reports.under_load import compared
 from swiftspec.timing.perfetto import save_timelines

@@ -16,7 +16,7 @@ from swiftspec.cli.outputs import draw, read_plan
 from swiftspec.cli.settings import SCHEDULER, own_settings
 from swiftspec.cli.validate_load import plan_and_prompts, policy_names, validate_load
 from swiftspec.cli.validate_published import validate_published
-from swiftspec.cli.verbs.check import ValidateFlags
+from swiftspec.cli.verbs.data import ValidateFlags
 from swiftspec.devices.contention import Contention, watch_contention
 from swiftspec.files.document import file_sha256
 from swiftspec.progress import time_limit

@@ -15,7 +15,7 @@ from swiftspec.cli.limits import Limits, load_options, read_load
 from swiftspec.cli.load_test import read_api_key
 from swiftspec.cli.outputs import draw, read_plan
 from swiftspec.cli.served import engine_here
-from swiftspec.cli.verbs.check import ValidateFlags
+from swiftspec.cli.verbs.data import ValidateFlags
 from swiftspec.devices.contention import watch_contention
 from swiftspec.reports.formatting import count, milliseconds, percent, signed_percent, speed
 

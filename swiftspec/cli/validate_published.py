@@ -3,7 +3,7 @@
 from swiftspec.artifacts.gain import Verdict
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_files, draw, write_json
-from swiftspec.cli.verbs.check import ValidateFlags
+from swiftspec.cli.verbs.data import ValidateFlags
 from swiftspec.engines import engine_named
 from swiftspec.reports.formatting import percent, signed_percent
 from swiftspec.validation.published.comparison import GAIN, Comparison, LeaveOut, frozen
