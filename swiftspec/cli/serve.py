@@ -36,10 +36,7 @@ from swiftspec.policies.registry import make_policy, policy_class
 from swiftspec.reports.formatting import count, milliseconds, percent
 from swiftspec.scheduler.routing import Replicas
 
-_ENGINE = (
-    *("max_context", "max_running", "max_waiting", "kv_blocks", "max_restarts"),
-    *("control", "num_targets", "num_drafts", "earlier_outputs"),
-)  # settings of the engine itself
+_OF_CLIENTS = ("request_timeout_s", "generation_config", "keep_timelines", "send_timeout_s", "drain_s")  # settings
 _LEAST_CHARACTERS = 8  # of a key
 _USUAL_CONTEXT = 4096  # of a draft
 _OF_A_PLAN = ("plan", "engine", "python", "server_args", "ray", "tenant", "model_name", "api_key_file", "chat_template")
@@ -64,7 +61,6 @@ def serve(asked: ServeFlags) -> None:
     check_devices(made, [] if asked.ray else [candidate], source=str(asked.plan), replicas=replicas)
     check_extra("serve", needed_by="serve")
     keys = _keys(asked.api_key_file)
-    from swiftspec.server.app import HttpOptions
     from swiftspec.server.run import listen
     from swiftspec.server.run import serve as run
     from swiftspec.server.serving import ServingOptions
@@ -95,22 +91,18 @@ def serve(asked: ServeFlags) -> None:
             run(
                 made,
                 listening,
-                serving=ServingOptions(
+                options=ServingOptions(
                     model=name,
-                    request_timeout_s=chosen["request_timeout_s"],
                     chat_template=asked.chat_template,
-                    generation_config=chosen["generation_config"],
-                    keep_timelines=chosen["keep_timelines"],
+                    api_keys=keys,
+                    allowed_hosts=asked.allowed_host or (),
+                    **{name: chosen[name] for name in _OF_CLIENTS},
                 ),
-                http=HttpOptions(
-                    api_keys=keys, allowed_hosts=asked.allowed_host or (), send_timeout_s=chosen["send_timeout_s"]
-                ),
-                drain_s=chosen["drain_s"],
                 ready=ready,
                 policy=asked.policy,
                 executor=executor,
                 tenants=directories,
-                **{name: chosen[name] for name in _ENGINE},
+                **{name: value for name, value in chosen.items() if name not in _OF_CLIENTS},
             )
         )
     console.say(f"The server is down; it answered {count(stats.requests, 'request')} with {stats.tokens} tokens")
