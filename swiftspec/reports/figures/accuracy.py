@@ -7,7 +7,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from swiftspec.artifacts.metrics import Figures
-from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.report import Report
 from swiftspec.reports.figures.style import BLUE, COLOURS, GREY, ORANGE, new_figure
 
@@ -36,48 +35,6 @@ def _bars(axes: Axes, report: Report, label: str, of: Callable[[Figures], float]
     axes.set_xticks(numbers, names, rotation=15, ha="right")
     axes.set_ylabel(label)
     axes.grid(visible=True, axis="y", alpha=0.3)
-
-
-def tournament(candidates: Sequence[Candidate], report: Report | None) -> Figure:
-    """tokens/s of every policy at its best: predicted, with the interval over prompts, and measured if available."""
-    figure = Figure(figsize=(8, 0.5 * len(candidates) + 1.5), layout="constrained")
-    axes = figure.subplots()
-    numbers = np.arange(len(candidates))
-    found = [candidate.prediction for candidate in candidates]
-    speeds = [(each.tokens_per_s_low, each.metrics.figures.tokens_per_s, each.tokens_per_s_high) for each in found]
-    low, predicted, high = np.array(speeds).T
-    reach = [predicted - low, high - predicted]
-    height, shift = (0.7, 0.0) if report is None else (0.38, 0.19)
-    axes.barh(numbers - shift, predicted, height, xerr=reach, color=ORANGE, label="predicted, 95 % over prompts")
-    if report is not None:
-        by_policy = {policy.policy: policy.measured.tokens_per_s for policy in report.policies}
-        measured = [by_policy[candidate.policy] for candidate in candidates]
-        axes.barh(numbers + shift, measured, height, color=BLUE, label="measured")
-    axes.set(xlabel="speed (tokens/s)", title="Every policy at its best")
-    axes.set_yticks(numbers, [f"{candidate.policy} {candidate.split}" for candidate in candidates])
-    axes.invert_yaxis()
-    axes.grid(visible=True, axis="x", alpha=0.3)
-    axes.legend()
-    return figure
-
-
-def errors(report: Report) -> Figure:
-    """Error of tokens/s by policy with its margin, as planned and re-timed."""
-    figure, axes = new_figure(8, 0.4 * len(report.policies) + 1.5)
-    for number, policy in enumerate(report.policies):
-        error, margin = policy.error.tokens_per_s * 100, (policy.error_margin or 0.0) * 100
-        axes.errorbar(
-            error, number, xerr=margin, fmt="o", color=BLUE, capsize=3, label="" if number else "as planned, ± margin"
-        )
-        if policy.retimed_error is not None:
-            label = "" if number else "re-timed"
-            axes.plot(policy.retimed_error * 100, number, "D", color=ORANGE, markersize=5, label=label)
-    axes.axvline(0, color="black", linewidth=0.8)
-    axes.set_yticks(range(len(report.policies)), [policy.policy for policy in report.policies])
-    axes.invert_yaxis()
-    axes.set(xlabel="error of tokens/s, predicted over measured (%)", title=f"Errors on {report.num_prompts} prompts")
-    axes.legend()
-    return figure
 
 
 def backtest_errors(groups: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:

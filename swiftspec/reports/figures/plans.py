@@ -1,4 +1,4 @@
-"""Figures of a plan: options explored, sensitivities, and the parts of its forwards."""
+"""Figures of a plan: options explored, and the parts of its forwards."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 
 from swiftspec.artifacts.plan import Explored, Plan
 from swiftspec.reports.explored import fastest_first, groups
-from swiftspec.reports.figures.style import BLUE, COLOURS, GREY, VERMILION, new_figure
+from swiftspec.reports.figures.style import COLOURS, VERMILION, new_figure
 from swiftspec.timing.latency import Latency
 
 
@@ -43,43 +43,6 @@ def _heat(axes: Axes, cells: Sequence[Explored], *, chosen: tuple[str, str], fas
     axes.imshow(speeds, cmap="Blues", vmin=0, vmax=fastest, aspect="auto")
     axes.set_yticks(range(len(policies)), policies)
     axes.set_xticks(range(len(splits)), [split for _, split in splits])
-
-
-def speed_against_devices(plan: Plan) -> Figure:
-    """tokens/s of every explored option over its devices; the line joins the fastest for each number of devices."""
-    figure, axes = new_figure()
-    devices = [cell.num_devices for cell in plan.explored]
-    every = [cell.tokens_per_s for cell in plan.explored]
-    axes.plot(devices, every, "o", color=GREY, alpha=0.5, label="a policy at its best on a split")
-    fastest = plan.fastest_by_devices
-    speeds = [cell.tokens_per_s for cell in fastest.values()]
-    axes.plot(list(fastest), speeds, marker="o", color=BLUE, label="the fastest")
-    for number, cell in fastest.items():
-        label = f"{cell.policy}\n{cell.split}"
-        axes.annotate(label, (number, cell.tokens_per_s), (0, 7), textcoords="offset points", ha="center", fontsize=7)
-    axes.set(xlabel="devices in use", ylabel="speed (tokens/s)", ylim=(0, 1.15 * max(speeds)))
-    axes.margins(x=0.08)
-    axes.legend(loc="lower right")
-    return figure
-
-
-def sensitivity(plan: Plan) -> Figure:
-    """tokens/s of the choice under other assumptions, compared with those planned."""
-    figure, axes = new_figure(7, 0.45 * len(plan.sensitivities) + 1.3)
-    planned = plan.chosen.prediction.metrics.figures.tokens_per_s
-    numbers = range(len(plan.sensitivities))
-    bars = axes.barh(numbers, [case.tokens_per_s for case in plan.sensitivities], color=BLUE, height=0.6)
-    gains = [f"{round((case.tokens_per_s / planned - 1) * 100):+d} %" for case in plan.sensitivities]
-    axes.bar_label(bars, gains, padding=-45, color="white")
-    axes.axvline(planned, color=VERMILION)
-    changes = [f"{case.change}{' *' if case.changes_choice else ''}" for case in plan.sensitivities]
-    axes.set_yticks(numbers, changes)
-    axes.invert_yaxis()
-    axes.set(
-        xlabel="the choice's speed (tokens/s); * another option would be faster then",
-        title=f"{plan.chosen.policy} {plan.chosen.split}, planned for {planned:.0f} tokens/s",
-    )
-    return figure
 
 
 def forward_parts(forwards: Mapping[str, Latency]) -> Figure:
