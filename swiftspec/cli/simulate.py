@@ -5,8 +5,9 @@ from functools import partial
 from typing import Any
 
 from swiftspec.api import simulate as replay
-from swiftspec.api.serving import SimulatedLoad, planned_load, simulate_load
+from swiftspec.api.planning import planned_load, simulate_load
 from swiftspec.artifacts.basis import candidate_of, searching
+from swiftspec.artifacts.load_metrics import SimulatedLoad
 from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.planned import Planned

@@ -1,15 +1,17 @@
-"""Figures of a plan: options explored, and the parts of its forwards."""
+"""Figures of plans: options explored, the parts of a forward, and predictions against measured or published results."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from swiftspec.artifacts.metrics import Figures
 from swiftspec.artifacts.plan import Explored, Plan
+from swiftspec.artifacts.report import Report
 from swiftspec.reports.explored import fastest_first, groups
-from swiftspec.reports.figures.style import COLOURS, VERMILION, new_figure
+from swiftspec.reports.figures.style import BLUE, COLOURS, GREY, ORANGE, VERMILION, new_figure
 from swiftspec.timing.latency import Latency
 
 
@@ -65,4 +67,47 @@ def forward_parts(forwards: Mapping[str, Latency]) -> Figure:
     axes.set(xlabel="time of a forward (ms)")
     axes.invert_yaxis()
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def predicted_vs_measured(report: Report) -> Figure:
+    """tokens/s, round duration and tokens per round of every policy, predicted and measured."""
+    figure = Figure(figsize=(12, 4.2), layout="constrained")
+    panels: Sequence[Axes] = figure.subplots(1, 3)
+    _bars(panels[0], report, "speed (tokens/s)", lambda figures: figures.tokens_per_s)
+    _bars(panels[1], report, "round, median (ms)", lambda figures: figures.round_s.median * 1e3)
+    _bars(panels[2], report, "tokens per round", lambda figures: figures.tokens_per_round)
+    numbers = [number + 0.2 for number, policy in enumerate(report.policies) for _ in policy.repeats]
+    repeats = [value for policy in report.policies for value in policy.repeats]
+    panels[0].plot(numbers, repeats, "_", color="black", label="one repetition")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    figure.suptitle(f"Predicted against measured, {report.num_prompts} prompts; chosen: {report.chosen}")
+    return figure
+
+
+def _bars(axes: Axes, report: Report, label: str, of: Callable[[Figures], float]) -> None:
+    numbers = np.arange(len(report.policies))
+    predicted, measured = zip(*((of(each.predicted), of(each.measured)) for each in report.policies), strict=True)
+    axes.bar(numbers - 0.2, predicted, 0.38, color=ORANGE, label="predicted")
+    axes.bar(numbers + 0.2, measured, 0.38, color=BLUE, label="measured")
+    names = [policy.policy for policy in report.policies]
+    axes.set_xticks(numbers, names, rotation=15, ha="right")
+    axes.set_ylabel(label)
+    axes.grid(visible=True, axis="y", alpha=0.3)
+
+
+def backtest_errors(groups: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
+    """Cumulative share of rows over their absolute error, a line for each group of (published, predicted)."""
+    figure, axes = new_figure()
+    for number, (title, pairs) in enumerate(groups.items()):
+        colour, line = COLOURS[number % len(COLOURS)], "-" if number < len(COLOURS) else ":"
+        errors = np.sort([abs(predicted / published - 1) * 100 for published, predicted in pairs])
+        shares = np.arange(1, len(errors) + 1) / len(errors) * 100
+        label = f"{title} ({len(errors)} rows)"
+        axes.step([0, *errors], [0, *shares], where="post", color=colour, linestyle=line, label=label)
+    axes.axvline(10, color=GREY, linewidth=0.8, linestyle="--")
+    axes.set(xlabel="absolute error of the prediction (%)", ylabel="rows with at most that error (%)")
+    axes.set_xlim(left=0)
+    axes.set_ylim(0, 100)
+    axes.legend(loc="lower right")
     return figure
