@@ -10,8 +10,11 @@ from swiftspec.files.reading import brief, parse_json, shown
 
 _MOST_TOKENS = 1 << 31
 _MOST_NAME_CHARACTERS = 1000
+_LEAST_LOG_PROB = -1e4  # vLLM has -9999 for what is impossible
+_ROUNDING = 1e-3
 
 _Count = Annotated[int, Field(ge=0, lt=_MOST_TOKENS, strict=True)]
+_LogProb = Annotated[float, Field(ge=_LEAST_LOG_PROB, le=_ROUNDING, strict=True)]
 
 
 class _Part(Facts):
@@ -61,6 +64,21 @@ class WrittenText(_Part):
 
     choices: Annotated[tuple[_Writing, ...], Field(min_length=1)]
     usage: _Usage
+
+
+class _Scores(_Part):
+    tokens: tuple[str, ...]
+    token_logprobs: tuple[_LogProb | None, ...]
+
+
+class _Scoring(_Part):
+    logprobs: _Scores | None = None
+
+
+class ScoredText(_Part):
+    """A prompt with the log-probs of its tokens; without them, from a server that does not score prompts."""
+
+    choices: Annotated[tuple[_Scoring, ...], Field(min_length=1)]
 
 
 class Failed(_Part):

@@ -14,6 +14,7 @@ from swiftspec.artifacts.answers import (
     Failed,
     Model,
     Models,
+    ScoredText,
     TokenIds,
     Version,
     WrittenText,
@@ -164,6 +165,15 @@ class ServerClient:
                 f"expected {num_tokens} at most, and one if there is text"
             )
         return Completion(choice.text, num_written, choice.finish_reason or "")
+
+    def score(self, prompt: str, *, model: str) -> list[tuple[str, float | None]]:
+        """Tokens of a text and their log-probs, None of the first. ValueError if the server cannot score prompts."""
+        body = {"model": model, "prompt": prompt, "max_tokens": 0, "echo": True, "logprobs": 0}
+        answer = self._answered(ScoredText, "/v1/completions", body, bounds=self._bounds(MOST_JSON_BYTES))
+        scored = answer.choices[0].logprobs
+        if scored is None or len(scored.tokens) != len(scored.token_logprobs):
+            raise ValueError(f"--url {self.url}: the server does not score prompts (echo with max_tokens 0)")
+        return list(zip(scored.tokens, scored.token_logprobs, strict=True))
 
     def _bounds(self, most_bytes: int, *, total_s: float | None = None) -> Bounds:
         total_s = self._total_s if total_s is None else min(total_s, self._total_s)

@@ -88,7 +88,7 @@ class Metrics(Collector):
 
     def ended(self, answer: Answer) -> None:
         """Count a request that the engine had accepted."""
-        usage, generation = answer.usage, answer.generation
+        usage, generation = answer.usage, answer.stream.generation
         self.num_finished += 1
         self.num_tokens += usage.completion_tokens
         self._prompt_tokens.inc(usage.prompt_tokens)

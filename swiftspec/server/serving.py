@@ -186,7 +186,10 @@ class Serving:
                     ended=self._ended,
                     index=index,
                 )
-                self._enter(answer)
+                self._num_begun += 1
+                answer.number = self._num_begun
+                self.answers[answer.number] = answer
+                self.idle.clear()
                 answers.append(answer)
         except BaseException as error:
             for answer in answers:
@@ -225,13 +228,6 @@ class Serving:
             **who,
             **sampling,
         )
-
-    def _enter(self, answer: Answer) -> None:
-        """Count a request as under way until it has ended."""
-        self._num_begun += 1
-        answer.number = self._num_begun
-        self.answers[answer.number] = answer
-        self.idle.clear()
 
     async def scored(self, answer: Answer) -> tuple[ScoredToken, ...]:
         """The scored tokens of an answer that has started. EngineError if it was ended early."""
@@ -273,8 +269,8 @@ class Serving:
         if not self.answers:
             self.idle.set()
         self.metrics.ended(answer)
-        if answer.generation is not None:
-            self.timelines.append(answer.generation.timeline)
+        if answer.stream.generation is not None:
+            self.timelines.append(answer.stream.generation.timeline)
 
     async def drain(self, within_s: float) -> None:
         """Accept nothing more, and wait for the requests under way; cut off those that take too long."""

@@ -11,7 +11,6 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
-from urllib.request import Request, urlopen
 
 from swiftspec.cli import console
 from swiftspec.loadtest import ServerClient
@@ -83,11 +82,7 @@ def answers(out: Path) -> Iterator[Answered]:
 def score(client: ServerClient, begin: str, end: str, *, model: str) -> float:
     """Log-likelihood of an end of a text, as the server scores the prompt of both: `echo` with `max_tokens` 0."""
     num_before = len(client.tokenize(begin, model=model))
-    body = {"model": model, "prompt": begin + end, "max_tokens": 0, "echo": True, "logprobs": 0}
-    asked = Request(f"{client.url}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"})
-    with urlopen(asked) as answer:
-        log_probs = json.load(answer)["choices"][0]["logprobs"]["token_logprobs"]
-    return sum(log_prob or 0.0 for log_prob in log_probs[num_before:])
+    return sum(log_prob or 0.0 for _, log_prob in client.score(begin + end, model=model)[num_before:])
 
 
 def share(held: Sequence[bool]) -> float:
