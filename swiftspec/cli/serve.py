@@ -52,12 +52,11 @@ def serve(asked: ServeFlags) -> None:
     if (engine := engine_of(asked.plan, asked.engine)) is not None:
         serve_on_engine(asked, engine)
         return
-    settings = own_settings(asked.settings, SERVER)
+    settings = usual(SERVER) | own_settings(asked.settings, SERVER)
     check_files(asked)
     made = Plan.load(asked.plan)
-    candidate = searching(candidate_of(made, asked.policy), settings.get("earlier_outputs"))
-    chosen = usual(SERVER) | settings
-    replicas = Replicas(num_targets=chosen["num_targets"], num_drafts=chosen["num_drafts"])
+    candidate = searching(candidate_of(made, asked.policy), settings["earlier_outputs"])
+    replicas = Replicas(num_targets=settings["num_targets"], num_drafts=settings["num_drafts"])
     check_devices(made, [] if asked.ray else [candidate], source=str(asked.plan), replicas=replicas)
     check_extra("serve", needed_by="serve")
     keys = _keys(asked.api_key_file)
@@ -65,7 +64,7 @@ def serve(asked: ServeFlags) -> None:
     from swiftspec.server.run import serve as run
     from swiftspec.server.serving import ServingOptions
 
-    listening = listen(asked.host, asked.port, send_timeout_s=chosen["send_timeout_s"])
+    listening = listen(asked.host, asked.port, send_timeout_s=settings["send_timeout_s"])
     address, bound_port = listening.getsockname()[:2]
     url = f"http://{f'[{address}]' if ':' in address else address}:{bound_port}"
     if not keys and not ip_address(address).is_loopback:
@@ -76,9 +75,9 @@ def serve(asked: ServeFlags) -> None:
         console.note(
             f"the last {most} outputs are proposed to every client; by its own speed each can tell what was among them"
         )
-    if chosen["generation_config"]:
+    if settings["generation_config"]:
         _note_defaults(GenerationConfig.read(model_directory(made.target.model)))
-    shown = settings.get("control") or candidate.control
+    shown = settings["control"] or candidate.control
     console.say(f"Loading {made.target} for {candidate.describe()}{f', control {shown}' if shown else ''}")
 
     def ready(served: Sequence[Tenant]) -> None:
@@ -96,13 +95,13 @@ def serve(asked: ServeFlags) -> None:
                     chat_template=asked.chat_template,
                     api_keys=keys,
                     allowed_hosts=asked.allowed_host or (),
-                    **{name: chosen[name] for name in _OF_CLIENTS},
+                    **{name: settings[name] for name in _OF_CLIENTS},
                 ),
                 ready=ready,
                 policy=asked.policy,
                 executor=executor,
                 tenants=directories,
-                **{name: value for name, value in chosen.items() if name not in _OF_CLIENTS},
+                **{name: value for name, value in settings.items() if name not in _OF_CLIENTS},
             )
         )
     console.say(f"The server is down; it answered {count(stats.requests, 'request')} with {stats.tokens} tokens")
