@@ -318,7 +318,7 @@ def test_command_line_loads_nothing_heavy_when_imported() -> None:
         (never_violations, "swiftspec.engine.driver", "from swiftspec.engine.channel.zmq_channel import Channel"),
         (never_violations, "swiftspec.engine.model.gpu.layers", "from swiftspec.engine.model.cpu.layers import Layer"),
         (never_violations, "swiftspec.engine.model.weights.loader", "from swiftspec.engine.parallel import tp_group"),
-        (stranger_violations, "swiftspec.api.serving", "from swiftspec.simulator.load import serve_workload"),
+        (stranger_violations, "swiftspec.api.planning", "from swiftspec.simulator.load import serve_workload"),
         (stranger_violations, "swiftspec.planner.fleet.choice", "latencies.further_sequences(key)"),
         (stranger_violations, "swiftspec.planner.fleet.choice", "from swiftspec.planner.under_load import arrays"),
         (banned_root_violations, "swiftspec.engine.model.cpu.model", "import kernels.attention"),

@@ -7,10 +7,10 @@ Each takes and returns objects, which `save` and `load` convert to and from file
 called. A wrong argument raises a ValueError of one sentence that names the field and its value.
 """
 
-from swiftspec.api.planning import compare_kinds, plan, simulate
+from swiftspec.api.planning import compare_kinds, plan, simulate, simulate_load
 from swiftspec.api.recording import NUM_CANDIDATES, profile, trace
-from swiftspec.api.serving import LoadOptions, simulate_load
 from swiftspec.api.validating import validate, validate_load
+from swiftspec.artifacts.load_options import LoadOptions
 
 __all__ = [
     "NUM_CANDIDATES",

@@ -12,7 +12,7 @@ from swiftspec.cli.outputs import check_files, saved
 from swiftspec.cli.plan_flags import formats_of
 from swiftspec.cli.sections import show
 from swiftspec.cli.settings import parse_settings
-from swiftspec.cli.verbs.check import AdviseFlags
+from swiftspec.cli.verbs.data import AdviseFlags
 from swiftspec.errors import FieldError
 from swiftspec.files.writing import write_output
 from swiftspec.planner.deployment import Deployment

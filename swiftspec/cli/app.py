@@ -18,7 +18,7 @@ import typer
 from swiftspec.cli import console, study
 from swiftspec.cli.command import Group, VerbGroups, command, flag_of
 from swiftspec.cli.renamed import renewed
-from swiftspec.cli.verbs import check, data, decide, measure, use
+from swiftspec.cli.verbs import data, plans
 from swiftspec.engine.process.interrupts import ending_signals_raised, exit_code
 from swiftspec.errors import EngineError, FieldError, extras_named
 from swiftspec.files.reading import brief
@@ -134,22 +134,22 @@ def _root(
 
 # Verb: its group in the help, its options, and the function that runs it.
 _VERBS: dict[str, tuple[Group, type, str]] = {
-    "profile": (Group.MEASURE, measure.ProfileFlags, "profile.profile"),
-    "trace": (Group.MEASURE, measure.TraceFlags, "trace.trace"),
-    "plan": (Group.DECIDE, decide.PlanFlags, "plan.plan"),
-    "simulate": (Group.DECIDE, decide.SimulateFlags, "simulate.simulate"),
-    "run": (Group.USE, use.RunFlags, "run.run"),
-    "serve": (Group.USE, use.ServeFlags, "serve.serve"),
-    "export": (Group.USE, use.ExportFlags, "export.export"),
-    "validate": (Group.CHECK, check.ValidateFlags, "validate.validate"),
-    "loadtest": (Group.CHECK, check.LoadTestFlags, "load_test.load_test"),
-    "advise": (Group.CHECK, check.AdviseFlags, "advise.advise"),
+    "profile": (Group.MEASURE, data.ProfileFlags, "profile.profile"),
+    "trace": (Group.MEASURE, data.TraceFlags, "trace.trace"),
+    "plan": (Group.DECIDE, plans.PlanFlags, "plan.plan"),
+    "simulate": (Group.DECIDE, plans.SimulateFlags, "simulate.simulate"),
+    "run": (Group.USE, plans.RunFlags, "run.run"),
+    "serve": (Group.USE, plans.ServeFlags, "serve.serve"),
+    "export": (Group.USE, plans.ExportFlags, "export.export"),
+    "validate": (Group.CHECK, data.ValidateFlags, "validate.validate"),
+    "loadtest": (Group.CHECK, data.LoadTestFlags, "load_test.load_test"),
+    "advise": (Group.CHECK, data.AdviseFlags, "advise.advise"),
     "workload": (Group.DATA, data.WorkloadFlags, "workload.workload"),
-    "demo": (Group.MORE, use.DemoFlags, "demo.demo"),
+    "demo": (Group.MORE, plans.DemoFlags, "demo.demo"),
     "import": (Group.DATA, data.ImportFlags, "importing.import_files"),
     "list": (Group.DATA, data.ListFlags, "listing.list_names"),
 }
 for _verb, (_group, _options, _function) in _VERBS.items():
     app.command(_verb, rich_help_panel=_group)(command(_options, _function))
-app.command("inflate", hidden=True)(command(measure.InflateFlags, "inflate.inflate"))
+app.command("inflate", hidden=True)(command(data.InflateFlags, "inflate.inflate"))
 study.register(app)

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from swiftspec.cli.flags import OPTION
 from swiftspec.cli.settings import CONDITIONS, DRAWN, PLANNER, REPLAYED, SERVER, SIMULATOR
-from swiftspec.cli.verbs import check, data, decide, measure, use
+from swiftspec.cli.verbs import data, plans
 from swiftspec.errors import FieldError
 
 # Fields whose flag has another name.
@@ -35,7 +35,7 @@ _FLAGS = {
 }
 _OPTIONS = {
     option.name
-    for verbs in (check, data, decide, measure, use)
+    for verbs in (data, plans)
     for options in vars(verbs).values()
     if is_dataclass(options)
     for option in fields(options)

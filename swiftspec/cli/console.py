@@ -1,4 +1,4 @@
-"""Console output: the one module that prints. Rich on a terminal, plain text in a pipe; results go to stdout,
+"""Console output: the one module that prints. Styled on a terminal, plain text in a pipe; results go to stdout,
 progress, notes and errors to stderr.
 
 Much of the text comes from models, prompts, files and other nodes, so no control character reaches a terminal, see
@@ -16,18 +16,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from swiftspec.cli.table_layout import lay_out, wrapped
 from swiftspec.files.writing import write_output
 from swiftspec.progress import Progress
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 _SHOWN_AFTER_S = 1.0
 _PLAIN_EVERY_S = 10.0
 _PIPE_COLUMNS = 100
+_BOLD, _DIM, _USUAL = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 # Control characters (C0 except tab and line feed, delete, C1), separators that some programs take for line ends,
 # characters that reorder text (bidirectional embeddings, overrides and isolates), and halves of surrogate pairs.
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -130,13 +128,8 @@ class _Notes(logging.Handler):
 
 
 def heading(text: str) -> None:
-    text = _in_one_line(text)
-    with _results() as file:
-        if file.isatty():
-            _rich(file).print(f"\n{text}", style="bold")
-        else:
-            file.write(f"\n== {text} ==\n")
-        file.flush()
+    say()
+    _say_styled(_in_one_line(text), _BOLD, plain="== {} ==")
 
 
 def paragraph(text: str = "", *, indent: str = "") -> None:
@@ -178,7 +171,7 @@ def table(
     lines = [line for row in (head, *body) for line in row]
     say()
     for line in wrapped(title, line_width(), rest="  "):
-        _say_styled(line, "bold")
+        _say_styled(line, _BOLD)
     say("\n".join(head))
     with _results() as file:
         if file.isatty():
@@ -186,16 +179,14 @@ def table(
     for row, remark in zip(body, remarked, strict=True):
         say("\n".join(row))
         for line in wrapped(remark, line_width(), first="    ", rest="    ") if remark else ():
-            _say_styled(line, "dim")
+            _say_styled(line, _DIM)
 
 
-def _say_styled(line: str, style: str) -> None:
-    """Print a line of the result, styled on a terminal."""
+def _say_styled(line: str, style: str, *, plain: str = "{}") -> None:
+    """Print a line of the result, styled on a terminal. plain: how it is written elsewhere."""
     with _results() as file:
-        if not file.isatty():
-            say(line)
-            return
-        _rich(file).print(line, style=style, soft_wrap=True)
+        has_styles = file.isatty() and os.environ.get("TERM") != "dumb"
+        file.write(f"{style}{line}{_USUAL}\n" if has_styles else f"{plain.format(line)}\n")
         file.flush()
 
 
@@ -230,11 +221,13 @@ def progress(verb: str) -> Iterator[Progress]:
     if sys.stderr is None or not sys.stderr.isatty():
         yield _plain_progress(verb, sys.stderr)
         return
+    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as ProgressBar
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with ProgressBar(*columns, console=_rich(sys.stderr), transient=True) as bar:
+    screen = Console(file=sys.stderr, markup=False, highlight=False, emoji=False)
+    with ProgressBar(*columns, console=screen, transient=True) as bar:
         task = bar.add_task(verb, total=None)
         yield lambda done, total, what, /: bar.update(task, completed=done, total=total, description=_in_one_line(what))
 
@@ -289,9 +282,3 @@ def abandon(file: TextIO) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, file.fileno())
         os.close(nowhere)
-
-
-def _rich(file: TextIO) -> "Console":
-    from rich.console import Console
-
-    return Console(file=file, markup=False, highlight=False, emoji=False)

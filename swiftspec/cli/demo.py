@@ -13,10 +13,8 @@ from swiftspec.cli.profile import profile
 from swiftspec.cli.run import run
 from swiftspec.cli.trace import trace
 from swiftspec.cli.validate import validate_plan
-from swiftspec.cli.verbs.check import ValidateFlags
-from swiftspec.cli.verbs.decide import PlanFlags
-from swiftspec.cli.verbs.measure import ProfileFlags, TraceFlags
-from swiftspec.cli.verbs.use import DemoFlags, RunFlags
+from swiftspec.cli.verbs.data import ProfileFlags, TraceFlags, ValidateFlags
+from swiftspec.cli.verbs.plans import DemoFlags, PlanFlags, RunFlags
 from swiftspec.demo import DEMO_INFLATION
 from swiftspec.devices.contention import Contention, watch_contention
 from swiftspec.devices.local import num_devices_here

@@ -8,7 +8,7 @@ from swiftspec.artifacts.fleet import DraftLength
 from swiftspec.artifacts.plan import Plan
 from swiftspec.cli import console
 from swiftspec.cli.outputs import read_plan, saved, write_json
-from swiftspec.cli.verbs.use import ExportFlags
+from swiftspec.cli.verbs.plans import ExportFlags
 from swiftspec.engines import engine_named
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.export import Export, export_plan

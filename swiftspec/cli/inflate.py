@@ -5,7 +5,7 @@ from pathlib import Path
 from swiftspec.artifacts.pair import DTYPES, model_name
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs, write_json
-from swiftspec.cli.verbs.measure import InflateFlags
+from swiftspec.cli.verbs.data import InflateFlags
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import ModelSpec, model_directory
 

@@ -8,7 +8,7 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_files
 from swiftspec.cli.sections import attained, show_latencies, throughput
-from swiftspec.cli.verbs.check import LoadTestFlags
+from swiftspec.cli.verbs.data import LoadTestFlags
 from swiftspec.files.reading import read_input
 from swiftspec.reports.formatting import count, milliseconds
 

@@ -1,15 +1,14 @@
 """`swiftspec run` and `serve` on several machines: on a Ray cluster, or as a process of torchrun's."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs
-from swiftspec.cli.verbs.use import RunFlags
+from swiftspec.cli.verbs.plans import RunFlags
 
 if TYPE_CHECKING:
     from swiftspec.devices.local import Device
@@ -41,16 +40,12 @@ def serve_rank(asked: RunFlags, plan: Plan, candidate: Candidate) -> bool:
     return True
 
 
-@contextmanager
-def executor_of(asked: RunFlags, plan: Plan, candidate: Candidate) -> Iterator["Executor | None"]:
+def executor_of(asked: RunFlags, plan: Plan, candidate: Candidate) -> AbstractContextManager["Executor | None"]:
     """Where a candidate's processes run; None is this machine."""
-    if is_of_torchrun(asked):
-        process, slots = _torchrun(plan, candidate), _slots(plan, candidate)
-        with process.launch(slots, device=_device(plan), secret=_read_secret(asked)) as executor:
-            yield executor
-    else:
-        with on_ray(asked.ray, plan, candidate) as there:
-            yield there
+    if not is_of_torchrun(asked):
+        return on_ray(asked.ray, plan, candidate)
+    process, slots = _torchrun(plan, candidate), _slots(plan, candidate)
+    return process.launch(slots, device=_device(plan), secret=_read_secret(asked))
 
 
 def _read_secret(asked: RunFlags) -> bytes:
@@ -66,16 +61,13 @@ def _read_secret(asked: RunFlags) -> bytes:
     return read_secret(Path(path))
 
 
-@contextmanager
-def on_ray(address: str | None, plan: Plan, candidate: Candidate) -> Iterator["Executor | None"]:
+def on_ray(address: str | None, plan: Plan, candidate: Candidate) -> AbstractContextManager["Executor | None"]:
     """A Ray cluster for a candidate's processes; without an address this machine, which is None."""
     if address is None:
-        yield None
-        return
+        return nullcontext()
     from swiftspec.engine.cluster.ray_cluster import ray_executor
 
-    with ray_executor(plan, candidate.policy, address=address) as executor:
-        yield executor
+    return ray_executor(plan, candidate.policy, address=address)
 
 
 def _torchrun(plan: Plan, candidate: Candidate) -> "TorchrunProcess":

@@ -16,7 +16,7 @@ from swiftspec.cli.drafts import Drafts, best_draft, compare_kinds, named_drafts
 from swiftspec.cli.outputs import check_files, draw, saved, write_json
 from swiftspec.cli.plan_flags import compared_clients, deployment_of, draft_device_of, search_options
 from swiftspec.cli.sections import show_plan
-from swiftspec.cli.verbs.decide import PlanFlags
+from swiftspec.cli.verbs.plans import PlanFlags
 from swiftspec.devices import DEVICES
 from swiftspec.errors import FieldError
 from swiftspec.files.writing import write_output

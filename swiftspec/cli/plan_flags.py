@@ -11,7 +11,7 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.cli.command import refuse, refuse_settings
 from swiftspec.cli.limits import given_load, parse_limits
 from swiftspec.cli.settings import PLANNER, parse_settings, typed
-from swiftspec.cli.verbs.decide import PlanFlags
+from swiftspec.cli.verbs.plans import PlanFlags
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.errors import FieldError
 from swiftspec.models.device_layout import DeviceLayout

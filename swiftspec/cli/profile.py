@@ -10,7 +10,7 @@ from swiftspec.artifacts.routes import ExpertsTouched
 from swiftspec.cli import console
 from swiftspec.cli.inflate import save_expanded
 from swiftspec.cli.outputs import check_files, draw, saved, write_json
-from swiftspec.cli.verbs.measure import ProfileFlags
+from swiftspec.cli.verbs.data import ProfileFlags
 from swiftspec.devices.contention import BUSY_SHARE
 from swiftspec.profiler.pair import measure_pair, registered_name
 from swiftspec.reports.formatting import milliseconds, percent, signed_percent

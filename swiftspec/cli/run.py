@@ -1,8 +1,9 @@
 """`swiftspec run`: executes a plan; text goes to stdout as it is committed, figures to stderr."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,8 @@ from swiftspec.cli import console
 from swiftspec.cli.nodes import executor_of, is_of_torchrun, serve_rank, write_new_secret
 from swiftspec.cli.outputs import draw, read_plan, write_json
 from swiftspec.cli.served import engine_of, run_on_engine
-from swiftspec.cli.verbs.use import RunFlags
-from swiftspec.engine.api import Engine
+from swiftspec.cli.verbs.plans import RunFlags
+from swiftspec.engine.api import Chunk, Engine
 from swiftspec.engine.checks import check_devices
 from swiftspec.engine.process.interrupts import interrupts_noted
 from swiftspec.engine.requests import Task
@@ -27,9 +28,10 @@ from swiftspec.timing.perfetto import save_timelines
 from swiftspec.timing.timeline import Timeline
 
 if TYPE_CHECKING:
-    from swiftspec.engine.model.sampling.sampler import Sampler
+    from swiftspec.engine.api import Generation
     from swiftspec.engine.process.protocol import ProcessInfo
 
+_Generate = Callable[..., Generator[Chunk, None, "Generation"]]
 _OF_PROCESSES = ("role", "group", "rank", "node", "pid", "cores")  # what --json has of each
 
 
@@ -66,14 +68,11 @@ def run(asked: RunFlags) -> None:
     tasks = make_tasks(made, [candidate], _prompts(asked), max_new_tokens=asked.max_new_tokens or made.max_new_tokens)
     from swiftspec.engine.model.sampling.sampler import Sampler
 
-    planned = made.sampling
-    sampler = Sampler(
-        temperature=planned.temperature if asked.temperature is None else asked.temperature,
-        top_p=planned.top_p if asked.top_p is None else asked.top_p,
-        top_k=planned.top_k if asked.top_k is None else asked.top_k,
-        seed=asked.seed,
-        acceptance=asked.acceptance_method,
-    )
+    sampling: dict[str, Any] = {"seed": asked.seed}
+    for name in ("temperature", "top_p", "top_k"):
+        given = getattr(asked, name)
+        sampling[name] = getattr(made.sampling, name) if given is None else given
+    sampler = Sampler(**sampling, acceptance=asked.acceptance_method)
     if sampler.needs_draft_probabilities and candidate.build().keeps_tree:
         console.note(f"{candidate.policy} grows its tree over rounds, so draft tokens are followed, not tested")
     if made.target.is_lossy:
@@ -95,7 +94,10 @@ def run(asked: RunFlags) -> None:
             processes = engine.processes
             # Until the last file is written, a signal is only noted, so that everything committed is saved.
             interrupted = held.enter_context(interrupts_noted())
-            outputs, ended_by = _generate(engine, tasks, sampler, interrupted, asked.tenant)
+            generate = partial(
+                engine.generate, **sampling, acceptance_method=asked.acceptance_method, tenant=asked.tenant
+            )
+            outputs, ended_by = _generate(generate, tasks, interrupted)
         if outputs:
             _show(candidate, _metrics(outputs), processes)
             timelines = [output.timeline for output in outputs]
@@ -118,7 +120,7 @@ def _prompts(asked: RunFlags) -> Sequence[Prompt]:
 
 
 def _generate(
-    engine: Engine, tasks: Sequence[Task], sampler: "Sampler", interrupted: Event, tenant: str | None
+    generate: _Generate, tasks: Sequence[Task], interrupted: Event
 ) -> tuple[list[_Output], BaseException | None]:
     """Outputs so far, and what ended them early: a signal, during or between requests, or a process that died."""
     outputs: list[_Output] = []
@@ -127,7 +129,7 @@ def _generate(
             return outputs, KeyboardInterrupt()
         if len(tasks) > 1:
             console.heading(task.prompt_id)
-        output, error = _generate_one(engine, task, sampler, interrupted, tenant)
+        output, error = _generate_one(generate, task, interrupted)
         if output.losses:
             console.note(f"{task.prompt_id}: the target continued without its draft {count(output.losses, 'time')}")
         if output.tokens:
@@ -137,22 +139,10 @@ def _generate(
     return outputs, KeyboardInterrupt() if interrupted.is_set() else None
 
 
-def _generate_one(
-    engine: Engine, task: Task, sampler: "Sampler", interrupted: Event, tenant: str | None
-) -> tuple[_Output, BaseException | None]:
+def _generate_one(generate: _Generate, task: Task, interrupted: Event) -> tuple[_Output, BaseException | None]:
     """One prompt's output, streamed to stdout, and the error that ended it early, if any."""
-    chunks = engine.generate(
-        task.request.prompt,
-        max_new_tokens=task.request.max_new_tokens,
-        temperature=sampler.temperature,
-        top_p=sampler.top_p,
-        top_k=sampler.top_k,
-        seed=sampler.seed,
-        acceptance_method=sampler.acceptance,
-        request_id=task.prompt_id,
-        tenant=tenant,
-        cancelled=interrupted,
-    )
+    most = task.request.max_new_tokens
+    chunks = generate(task.request.prompt, max_new_tokens=most, request_id=task.prompt_id, cancelled=interrupted)
     text: list[str] = []
     error: BaseException | None = None
     with closing(chunks):

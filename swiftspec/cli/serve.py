@@ -18,7 +18,7 @@ from swiftspec.cli.nodes import on_ray
 from swiftspec.cli.outputs import check_files, write_json
 from swiftspec.cli.served import engine_of, serve_on_engine
 from swiftspec.cli.settings import DRAFT_SERVER, SERVER, own_settings, parse_settings, typed, usual
-from swiftspec.cli.verbs.use import ServeFlags
+from swiftspec.cli.verbs.plans import ServeFlags
 from swiftspec.devices.local import Device
 from swiftspec.engine.checks import check_devices
 from swiftspec.engine.draft_service import DraftService
@@ -36,10 +36,7 @@ from swiftspec.policies.registry import make_policy, policy_class
 from swiftspec.reports.formatting import count, milliseconds, percent
 from swiftspec.scheduler.routing import Replicas
 
-_ENGINE = (
-    *("max_context", "max_running", "max_waiting", "kv_blocks", "max_restarts"),
-    *("control", "num_targets", "num_drafts", "earlier_outputs"),
-)  # settings of the engine itself
+_OF_CLIENTS = ("request_timeout_s", "generation_config", "keep_timelines", "send_timeout_s", "drain_s")  # settings
 _LEAST_CHARACTERS = 8  # of a key
 _USUAL_CONTEXT = 4096  # of a draft
 _OF_A_PLAN = ("plan", "engine", "python", "server_args", "ray", "tenant", "model_name", "api_key_file", "chat_template")
@@ -55,21 +52,19 @@ def serve(asked: ServeFlags) -> None:
     if (engine := engine_of(asked.plan, asked.engine)) is not None:
         serve_on_engine(asked, engine)
         return
-    settings = own_settings(asked.settings, SERVER)
+    settings = usual(SERVER) | own_settings(asked.settings, SERVER)
     check_files(asked)
     made = Plan.load(asked.plan)
-    candidate = searching(candidate_of(made, asked.policy), settings.get("earlier_outputs"))
-    chosen = usual(SERVER) | settings
-    replicas = Replicas(num_targets=chosen["num_targets"], num_drafts=chosen["num_drafts"])
+    candidate = searching(candidate_of(made, asked.policy), settings["earlier_outputs"])
+    replicas = Replicas(num_targets=settings["num_targets"], num_drafts=settings["num_drafts"])
     check_devices(made, [] if asked.ray else [candidate], source=str(asked.plan), replicas=replicas)
     check_extra("serve", needed_by="serve")
     keys = _keys(asked.api_key_file)
-    from swiftspec.server.app import HttpOptions
     from swiftspec.server.run import listen
     from swiftspec.server.run import serve as run
     from swiftspec.server.serving import ServingOptions
 
-    listening = listen(asked.host, asked.port, send_timeout_s=chosen["send_timeout_s"])
+    listening = listen(asked.host, asked.port, send_timeout_s=settings["send_timeout_s"])
     address, bound_port = listening.getsockname()[:2]
     url = f"http://{f'[{address}]' if ':' in address else address}:{bound_port}"
     if not keys and not ip_address(address).is_loopback:
@@ -80,9 +75,9 @@ def serve(asked: ServeFlags) -> None:
         console.note(
             f"the last {most} outputs are proposed to every client; by its own speed each can tell what was among them"
         )
-    if chosen["generation_config"]:
+    if settings["generation_config"]:
         _note_defaults(GenerationConfig.read(model_directory(made.target.model)))
-    shown = settings.get("control") or candidate.control
+    shown = settings["control"] or candidate.control
     console.say(f"Loading {made.target} for {candidate.describe()}{f', control {shown}' if shown else ''}")
 
     def ready(served: Sequence[Tenant]) -> None:
@@ -95,22 +90,18 @@ def serve(asked: ServeFlags) -> None:
             run(
                 made,
                 listening,
-                serving=ServingOptions(
+                options=ServingOptions(
                     model=name,
-                    request_timeout_s=chosen["request_timeout_s"],
                     chat_template=asked.chat_template,
-                    generation_config=chosen["generation_config"],
-                    keep_timelines=chosen["keep_timelines"],
+                    api_keys=keys,
+                    allowed_hosts=asked.allowed_host or (),
+                    **{name: settings[name] for name in _OF_CLIENTS},
                 ),
-                http=HttpOptions(
-                    api_keys=keys, allowed_hosts=asked.allowed_host or (), send_timeout_s=chosen["send_timeout_s"]
-                ),
-                drain_s=chosen["drain_s"],
                 ready=ready,
                 policy=asked.policy,
                 executor=executor,
                 tenants=directories,
-                **{name: chosen[name] for name in _ENGINE},
+                **{name: value for name, value in settings.items() if name not in _OF_CLIENTS},
             )
         )
     console.say(f"The server is down; it answered {count(stats.requests, 'request')} with {stats.tokens} tokens")

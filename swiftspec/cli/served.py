@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from swiftspec.artifacts.basis import read_profile
 from swiftspec.artifacts.plan import Plan
@@ -20,8 +21,8 @@ from swiftspec.cli import console
 from swiftspec.cli.command import refuse
 from swiftspec.cli.load_test import read_api_key
 from swiftspec.cli.outputs import check_files, saved, write_json
-from swiftspec.cli.verbs.measure import ProfileFlags
-from swiftspec.cli.verbs.use import RunFlags, ServeFlags
+from swiftspec.cli.verbs.data import ProfileFlags
+from swiftspec.cli.verbs.plans import RunFlags, ServeFlags
 from swiftspec.engines import engine_named
 from swiftspec.errors import FieldError
 from swiftspec.export import Export, export_plan
@@ -71,36 +72,21 @@ def profile_served(asked: ProfileFlags) -> Profile:
 
 
 def _measured(asked: ProfileFlags) -> Profile:
-    sequences = asked.max_sequences if asked.max_sequences > 1 else _SEQUENCES
-    minutes = asked.minutes or _MINUTES.get(asked.device)
+    measured: dict[str, Any] = {
+        "dtype": asked.dtype,
+        "max_sequences": asked.max_sequences if asked.max_sequences > 1 else _SEQUENCES,
+        "minutes": asked.minutes or _MINUTES.get(asked.device),
+        "stages": console.progress,
+    }
     if asked.url is not None:
         refuse(asked, ("engine", "python", "server_args"), "--url measures a server that runs")
-        return profile_url(
-            asked.url,
-            asked.target,
-            asked.draft,
-            device=asked.device,
-            dtype=asked.dtype,
-            max_sequences=sequences,
-            minutes=minutes,
-            api_key=read_api_key(asked.api_key_file),
-            stages=console.progress,
-        )
+        key = read_api_key(asked.api_key_file)
+        return profile_url(asked.url, asked.target, asked.draft, device=asked.device, api_key=key, **measured)
     options = shlex.split(asked.server_args or "")
     here = engine_here(asked.engine or "", device=asked.device, python=asked.python, options=options)
     logs = asked.out.with_name(f"{asked.out.name}.logs")
     logs.mkdir(parents=True, exist_ok=True)
-    return profile_engine(
-        asked.target,
-        asked.draft,
-        here=here,
-        dtype=asked.dtype,
-        max_sequences=sequences,
-        minutes=minutes,
-        starts=asked.starts,
-        logs=logs,
-        stages=console.progress,
-    )
+    return profile_engine(asked.target, asked.draft, here=here, starts=asked.starts, logs=logs, **measured)
 
 
 def _show(measured: Profile, served: Served) -> None:

@@ -5,8 +5,9 @@ from functools import partial
 from typing import Any
 
 from swiftspec.api import simulate as replay
-from swiftspec.api.serving import SimulatedLoad, planned_load, simulate_load
+from swiftspec.api.planning import planned_load, simulate_load
 from swiftspec.artifacts.basis import candidate_of, searching
+from swiftspec.artifacts.load_metrics import SimulatedLoad
 from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.planned import Planned
@@ -17,7 +18,7 @@ from swiftspec.cli.limits import Limits, load_options, read_load
 from swiftspec.cli.outputs import draw, read_plan, write_json
 from swiftspec.cli.sections import attained, show_latencies, throughput
 from swiftspec.cli.settings import SIMULATOR, parse_settings, typed
-from swiftspec.cli.verbs.decide import SimulateFlags
+from swiftspec.cli.verbs.plans import SimulateFlags
 from swiftspec.reports.formatting import count, milliseconds, percent, speed
 from swiftspec.reports.under_load import compared
 from swiftspec.timing.perfetto import save_timelines

@@ -8,7 +8,7 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.inflate import save_expanded
 from swiftspec.cli.outputs import check_files, draw, saved, write_json
-from swiftspec.cli.verbs.measure import TraceFlags
+from swiftspec.cli.verbs.data import TraceFlags
 from swiftspec.reports.formatting import percent
 
 if TYPE_CHECKING:

@@ -1,10 +1,11 @@
-"""`swiftspec validate`: compares predicted with measured; here the policies of a plan, one request at a time."""
+"""`swiftspec validate`: compares predicted with measured, a plan's policies one request at a time, or rows of files."""
 
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
 from swiftspec.artifacts.basis import read_profile, read_trace
+from swiftspec.artifacts.gain import Verdict
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.prompts import read_prompts, spread
@@ -12,22 +13,27 @@ from swiftspec.artifacts.report import PolicyReport, Report
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse, refuse_settings
-from swiftspec.cli.outputs import draw, read_plan
+from swiftspec.cli.outputs import check_files, draw, read_plan, write_json
 from swiftspec.cli.settings import SCHEDULER, own_settings
 from swiftspec.cli.validate_load import plan_and_prompts, policy_names, validate_load
-from swiftspec.cli.validate_published import validate_published
-from swiftspec.cli.verbs.check import ValidateFlags
+from swiftspec.cli.verbs.data import ValidateFlags
 from swiftspec.devices.contention import Contention, watch_contention
+from swiftspec.engines import engine_named
 from swiftspec.files.document import file_sha256
 from swiftspec.progress import time_limit
 from swiftspec.reports.formatting import count, milliseconds, percent, signed_percent, speed
 from swiftspec.validation.measuring import measure_plan
+from swiftspec.validation.published.comparison import GAIN, Comparison, LeaveOut, frozen
+from swiftspec.validation.published.loads import compare_loads
+from swiftspec.validation.published.speeds import compare_speeds
 
 _REPEATS = 3
 _POSITIONS = 8  # of the draft's tokens whose acceptance is printed
 _DRIFT = 0.05  # profiles of one quiet machine differ by less
 _TEXTS_DIFFER = 0.02  # of tokens per round; predictions replayed on the measured text are off by less
 _MOST_DRIFT = 0.25  # of forwards, in the median over kinds; a quiet machine stays within 0.1
+# Figures that a row of the table shows.
+_FIRST = ("e2e_mean_ms", "tpot_mean_ms", "ttft_p50_ms", "ttft_mean_ms", "tok_s_user", GAIN)
 
 
 def regret(report: Report, contention: Contention | None) -> str:
@@ -210,3 +216,85 @@ def _rows(report: PolicyReport) -> list[tuple[str, ...]]:
     ]
     name, _, split = report.candidate.partition(" (")[0].partition(" ")
     return [((name, split) if row is rows[0] else ("", "")) + row for row in rows]
+
+
+def validate_published(asked: ValidateFlags) -> None:
+    loads, speeds = asked.loads, asked.speeds
+    if loads is not None and speeds is not None:
+        raise ValueError(f"--loads is {loads} and --speeds is {speeds}; expected one of them")
+    file = loads or speeds
+    assert file is not None, "one of them is given"
+    check_files(asked)
+    named = None if asked.engine is None else engine_named(asked.engine)
+    compare = compare_loads if loads else compare_speeds
+    with console.progress("validate") as progress:
+        found = compare(file, engine=named, leave_out=LeaveOut(asked.leave_out), done=progress)
+    show_comparison(found, f"{'Loads' if loads else 'Speeds'} of {file.name}")
+    pairs: dict[str, list[tuple[float, float]]] = {}
+    for index, row in enumerate(found.rows):
+        for figure in row.figures if index not in found.failed else ():
+            if figure.name in _FIRST:
+                pairs.setdefault(_words(figure.name), []).append((figure.measured, figure.predicted))
+    draw(asked.plot, "backtest_errors", pairs)
+    write_json(asked.freeze, frozen(found))
+    write_json(asked.json, found.content())
+
+
+def show_comparison(found: Comparison, title: str) -> None:
+    names = [name for name in _FIRST if any(figure.name == name for row in found.rows for figure in row.figures)]
+    rows = []
+    for number, row in enumerate(found.rows, 1):
+        by_name = {figure.name: figure for figure in row.figures}
+        cells = [
+            f"{by_name[name].predicted:.4g} / {by_name[name].measured:.4g} ({signed_percent(by_name[name].error)})"
+            if name in by_name
+            else ""
+            for name in names
+        ]
+        remark = row.left_out or ("overloaded" if row.overloaded else "")
+        rows.append((str(number), row.cells.get("model", row.cells.get("target", "")), row.kind, *cells, remark))
+    columns = ("row", "model", "class", *(f"{_words(name)}: predicted / measured" for name in names), "")
+    console.table(title, columns, rows, num_text_columns=3, last_is_text=True)
+    summary = found.summary()
+    console.table(
+        "Errors",
+        ("rows of", "figure", "rows", "median", "mean", "nine of ten", "worst", "bias", "in 90 % interval"),
+        [
+            (
+                group,
+                _words(name),
+                str(errors["rows"]),
+                *(percent(errors[which]) for which in ("median", "mean", "nine_of_ten", "worst")),
+                signed_percent(errors["bias"]),
+                percent(errors["inside_90_percent_interval"]),
+            )
+            for group, by in summary["errors"].items()
+            for name, errors in by.items()
+            if name in names
+        ],
+        num_text_columns=2,
+    )
+    if calls := summary["calls"]:
+        columns = ("source", *(f"{measured}: {verdict}" for measured in ("gains", "losses") for verdict in Verdict))
+        counts = [
+            (source, *(str(number) for by in measured.values() for number in by.values()))
+            for source, measured in calls.items()
+        ]
+        console.table("Measured gains and losses by drafting, and what was predicted", columns, counts)
+    covered = (f"{name or 'no class'} {of['predicted']} of {of['rows']}" for name, of in summary["coverage"].items())
+    console.paragraph(f"Predicted rows: {', '.join(covered)}.")
+    for reason, number in summary["left_out"].items():
+        console.paragraph(f"Not predicted: {count(number, 'row')}, since {reason}")
+    limits = sorted({row.limits for row in found.rows if row.limits})
+    if limits:
+        console.paragraph(f"Limits: {'; '.join(limits)}")
+    if found.leave_out is not LeaveOut.NONE:
+        console.paragraph(f"Each row was predicted with constants that were fitted without its {found.leave_out}.")
+
+
+def _words(name: str) -> str:
+    """`e2e_mean_ms`: mean E2E, ms."""
+    kind, _, which = name.removesuffix("_ms").partition("_")
+    if not name.endswith("_ms"):
+        return {"tok_s_user": "tokens/s of a user", GAIN: "gain over plain"}.get(name, name)
+    return f"{which or 'mean'} {kind.upper()}, ms"

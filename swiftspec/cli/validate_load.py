@@ -2,20 +2,19 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from swiftspec.api.validating import validate_load as compare
 from swiftspec.artifacts.load_metrics import LoadMetrics, Percentiles
 from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
 from swiftspec.artifacts.planned import Planned
-from swiftspec.artifacts.served import Served
-from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse
 from swiftspec.cli.limits import Limits, load_options, read_load
 from swiftspec.cli.load_test import read_api_key
 from swiftspec.cli.outputs import draw, read_plan
 from swiftspec.cli.served import engine_here
-from swiftspec.cli.verbs.check import ValidateFlags
+from swiftspec.cli.verbs.data import ValidateFlags
 from swiftspec.devices.contention import watch_contention
 from swiftspec.reports.formatting import count, milliseconds, percent, signed_percent, speed
 
@@ -32,46 +31,27 @@ def validate_load(asked: ValidateFlags, load: str, limits: Limits) -> None:
     plan, prompts = plan_and_prompts(asked)
     planned = Planned.of(read_plan(asked, plan), plan)
     workload, _ = read_load(load, planned)
-    if planned.profile.served is not None and asked.url is None:
-        _on_servers(asked, planned, workload, prompts, planned.profile.served)
-        return
-    with watch_contention() as contention:
-        compared = compare(
-            planned,
-            workload,
-            prompts,
-            policies=policy_names(asked.policies),
-            options=load_options(limits),
-            seed=asked.seed,
-            limit=asked.num_prompts,
-            url=asked.url,
-            api_key=read_api_key(asked.api_key_file),
-            stages=console.progress,
-        )
-    show_load_report(compared.report)
-    if contention.is_busy:
-        console.paragraph(f"Other processes took {percent(contention.others_share)} of the cores meanwhile")
-    draw(asked.plot, "shared_steps_compared", compared.simulated, compared.measured)
-    if asked.json is not None:
-        compared.report.save(asked.json)
+    sent: dict[str, Any] = {
+        "policies": policy_names(asked.policies),
+        "seed": asked.seed,
+        "limit": asked.num_prompts,
+        "stages": console.progress,
+    }
+    if (served := planned.profile.served) is not None and asked.url is None:
+        from swiftspec.api.validating_served import validate_served
 
-
-def _on_servers(asked: ValidateFlags, planned: Planned, workload: Workload, prompts: Path, served: Served) -> None:
-    """The same on the servers of the plan's engine."""
-    from swiftspec.api.validating_served import validate_served
-
-    report = validate_served(
-        planned,
-        workload,
-        prompts,
-        here=engine_here(served.engine, device=planned.profile.device, python=asked.python, options=served.options),
-        policies=policy_names(asked.policies),
-        seed=asked.seed,
-        limit=asked.num_prompts,
-        freeze=asked.freeze,
-        stages=console.progress,
-    )
-    show_load_report(report)
+        here = engine_here(served.engine, device=planned.profile.device, python=asked.python, options=served.options)
+        report = validate_served(planned, workload, prompts, here=here, freeze=asked.freeze, **sent)
+        show_load_report(report)
+    else:
+        options, api_key = load_options(limits), read_api_key(asked.api_key_file)
+        with watch_contention() as contention:
+            compared = compare(planned, workload, prompts, options=options, url=asked.url, api_key=api_key, **sent)
+        report = compared.report
+        show_load_report(report)
+        if contention.is_busy:
+            console.paragraph(f"Other processes took {percent(contention.others_share)} of the cores meanwhile")
+        draw(asked.plot, "shared_steps_compared", compared.simulated, compared.measured)
     if asked.json is not None:
         report.save(asked.json)
 

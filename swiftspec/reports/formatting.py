@@ -32,13 +32,6 @@ def gigabytes(num_bytes: float) -> str:
     return f"{num_bytes / 1e9:.1f}"
 
 
-def size(num_bytes: float) -> str:
-    """Decimal gigabytes, or megabytes below one, with their unit."""
-    if num_bytes >= 1e9:
-        return f"{num_bytes / 1e9:.1f} GB"
-    return f"{num_bytes / 1e6:.2f} MB" if num_bytes else "0"
-
-
 def count(number: int, singular: str) -> str:
     """Number with its noun: `1 device`, `2 devices`."""
     return f"{number} {singular}{'' if number == 1 else 's'}"

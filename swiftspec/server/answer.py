@@ -136,7 +136,7 @@ class Answer:
     finish: why it has ended.
     stop_reason: the stop text, or the token of `stop_token_ids`, with which it has ended.
     commits_s: when its commits so far were there for the client.
-    generation: the engine's record of it, after `close`.
+    stream: the engine's; after `close` it has the record of the request.
     why_cut_off: why the server has ended it, if it has.
     """
 
@@ -162,7 +162,7 @@ class Answer:
         self.number = 0
         self.arrival_s = arrival_s
         self.commits_s: list[float] = []
-        self._stream = stream
+        self.stream = stream
         self._text = text
         self._stops = StopScanner(body.stop, include=body.include_stop_str_in_output)
         self._offset = 0
@@ -172,23 +172,15 @@ class Answer:
         self._timeout_s = timeout_s
         self._until_s = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
 
-    @property
-    def generation(self) -> Generation | None:
-        return self._stream.generation
-
-    @property
-    def has_more_now(self) -> bool:
-        return self._stream.has_more_now
-
     def cut_off(self, why: str) -> None:
         self.why_cut_off = why
-        self._stream.cancel()
+        self.stream.cancel()
 
     async def start(self) -> None:
         """Wait for the first piece. ValueError, EngineError or TimeoutError, with a sentence, if none comes."""
         try:
             async with asyncio.timeout_at(self._until_s):
-                await self._stream.wait()
+                await self.stream.wait()
         except TimeoutError:
             raise TimeoutError(f"the request took longer than {self._timeout_s:g} s") from None
         except EngineBusyError:
@@ -200,9 +192,9 @@ class Answer:
     async def __aiter__(self) -> AsyncIterator[Piece]:
         while self.finish is None:
             await self.start()
-            if not self._stream.has_more_now:  # it was ended early
+            if not self.stream.has_more_now:  # it was ended early
                 raise EngineError(self.why_cut_off or "the request was ended")
-            chunk = await anext(self._stream)
+            chunk = await anext(self.stream)
             self.commits_s.append(time.perf_counter())
             if self._text is None:
                 self.usage.completion_tokens += len(chunk.token_ids)
@@ -248,16 +240,16 @@ class Answer:
 
     def scores(self) -> Generation:
         """The record of a prompt that was scored, which ends the answer. EngineError if it was ended early."""
-        if self.generation is None or self.generation.interrupted:
+        if self.stream.generation is None or self.stream.generation.interrupted:
             raise EngineError(self.why_cut_off or "the request was ended")
-        self.finish, self.usage.completion_tokens = "length", len(self.generation.tokens)
-        return self.generation
+        self.finish, self.usage.completion_tokens = "length", len(self.stream.generation.tokens)
+        return self.stream.generation
 
     async def close(self) -> None:
         """End it, if it has not ended, and count it; that happens even if the caller is cancelled meanwhile."""
 
         async def end() -> None:
-            await self._stream.close()
+            await self.stream.close()
             self._ended(self)
 
         await asyncio.shield(asyncio.ensure_future(end()))

@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from functools import partial
 from importlib.resources import files
 from math import inf
@@ -30,22 +29,9 @@ _MOST_REQUESTS = 64  # that are listed
 _MOST_LISTENERS = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpOptions:
-    """Limits of connections.
-
-    api_keys: one of them is needed, unless there are none. allowed_hosts: see `known_hosts`.
-    send_timeout_s: a client that takes nothing for so long is given up.
-    """
-
-    api_keys: Sequence[str] = ()
-    allowed_hosts: Sequence[str] = ()
-    send_timeout_s: float = 30.0
-
-
-def make_app(serving: Serving, options: HttpOptions) -> ASGIApp:
+def make_app(serving: Serving) -> ASGIApp:
     """The ASGI application, for HTTP alone."""
-    view = _Views(serving)
+    view, options = _Views(serving), serving.options
     routed = Starlette(
         routes=[
             Route("/v1/completions", Generations(serving, parse_completion), methods=["POST"]),

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from math import inf
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -77,9 +77,9 @@ class Connection(Protocol):
         """Close it at once."""
 
 
-@dataclass(slots=True)
-class _Wait:
-    request: tuple[int, Stage]
+class _Wait(NamedTuple):
+    number: int
+    stage: Stage
     since_s: float
 
 
@@ -99,7 +99,7 @@ class Connections:
 
     def add(self, connection: Connection) -> None:
         """Note a new connection. If it is one too many, one that waits for its client gives way, or it is refused."""
-        self._waits[connection] = _Wait(connection.request, self._clock())
+        self._waits[connection] = _Wait(*connection.request, self._clock())
         self._counts[connection.peer] += 1
         is_full = len(self) > self._most
         if is_full or self._counts[connection.peer] > self._most - self._most // 4:
@@ -111,14 +111,14 @@ class Connections:
     def _make_way(self, peer: str, *, but: Connection | None = None) -> bool:
         """Close whom this address has kept waiting longest, for a head rather than a body; whether there was one."""
         self._look()
-        idle = [
-            (wait.request[1], wait.since_s, index, each)
-            for index, (each, wait) in enumerate(self._waits.items())
-            if each.peer == peer and wait.request[1] is not Stage.ANSWER and each is not but
-        ]
+        idle = {
+            each: (wait.stage, wait.since_s)
+            for each, wait in self._waits.items()
+            if each.peer == peer and wait.stage is not Stage.ANSWER and each is not but
+        }
         if not idle:
             return False
-        *_, longest = min(idle)
+        longest = min(idle, key=idle.__getitem__)
         self.discard(longest)
         longest.abort()
         return True
@@ -136,7 +136,7 @@ class Connections:
         limits, now_s = self._limits, self._clock()
         longest_s = {Stage.HEAD: limits.head_s, Stage.BODY: limits.body_s}
         for connection, wait in list(self._waits.items()):
-            if now_s - wait.since_s > longest_s.get(wait.request[1], inf):
+            if now_s - wait.since_s > longest_s.get(wait.stage, inf):
                 self.discard(connection)
                 connection.abort()
         self._most = self._room()
@@ -149,8 +149,8 @@ class Connections:
     def _look(self) -> None:
         now_s = self._clock()
         for connection, wait in self._waits.items():
-            if wait.request != connection.request:
-                wait.request, wait.since_s = connection.request, now_s
+            if (request := connection.request) != wait[:2]:
+                self._waits[connection] = _Wait(*request, now_s)
 
 
 class _BoundedProtocol(HttpToolsProtocol):

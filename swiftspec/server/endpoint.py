@@ -135,7 +135,7 @@ async def _stream(answers: Sequence[Answer], reply: Reply, send: Send) -> None:
     try:
         async for answer, piece in merged(answers):
             ready.append(reply.piece(answer, piece, usage()))
-            if not answer.has_more_now:
+            if not answer.stream.has_more_now:
                 await give(b"".join(ready))
                 ready.clear()
     except (EngineError, TimeoutError) as error:

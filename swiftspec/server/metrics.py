@@ -22,12 +22,13 @@ _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
-class Metrics:
+class Metrics(Collector):
     """Counters and histograms of a server's requests; gauges are read from the engine when asked for."""
 
     def __init__(self, state: Callable[[], EngineState | None]) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_Gauges(state))
+        self.registry.register(self)
+        self._state = state
         self.num_finished = self.num_tokens = 0
         self._num_timed = self._num_rounds = 0
         self._sum_s = 0.0
@@ -87,7 +88,7 @@ class Metrics:
 
     def ended(self, answer: Answer) -> None:
         """Count a request that the engine had accepted."""
-        usage, generation = answer.usage, answer.generation
+        usage, generation = answer.usage, answer.stream.generation
         self.num_finished += 1
         self.num_tokens += usage.completion_tokens
         self._prompt_tokens.inc(usage.prompt_tokens)
@@ -149,14 +150,8 @@ class Metrics:
             )
             (self._slo_met if met else self._slo_missed).inc()
 
-
-class _Gauges(Collector):
-    """What the engine says of itself when it is asked."""
-
-    def __init__(self, state: Callable[[], EngineState | None]) -> None:
-        self._state = state
-
     def collect(self) -> Iterator[Metric]:
+        """What the engine says of itself when it is asked."""
         state = self._state()
         if state is None:
             return

@@ -16,7 +16,7 @@ from swiftspec.engine.api import Stats
 from swiftspec.engine.async_api import AsyncEngine
 from swiftspec.engine.requests import Tenant
 from swiftspec.errors import EngineError
-from swiftspec.server.app import HttpOptions, make_app
+from swiftspec.server.app import make_app
 from swiftspec.server.connections import (
     ACCEPTED_AT_ONCE,
     ConnectionLimits,
@@ -55,9 +55,7 @@ async def serve(
     plan: Plan,
     listening: socket.socket,
     *,
-    serving: ServingOptions,
-    http: HttpOptions,
-    drain_s: float,
+    options: ServingOptions,
     ready: Callable[[Sequence[Tenant]], None],
     **engine_options: Any,
 ) -> Stats:
@@ -72,11 +70,11 @@ async def serve(
     ValueError: if the plan cannot be run here. EngineError: if the target died, after every request has been told.
     """
     raise_descriptor_limit()
-    signals, state = _noted_signals(), Serving(serving)
+    signals, state = _noted_signals(), Serving(options)
     connections = Connections(ConnectionLimits(), clock=time.monotonic, free_descriptors=free_descriptors)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # a line for each odd request of anybody is no news
     config = uvicorn.Config(
-        make_app(state, http),
+        make_app(state),
         http=bounded_protocol(connections),
         ws="none",
         log_config=None,
@@ -89,7 +87,7 @@ async def serve(
     # It answers while the engine starts, so that whoever asks for its health learns that it is starting.
     answering = asyncio.create_task(server.serve(sockets=[listening]))
     sweeping = asyncio.create_task(_sweep(connections))
-    running = asyncio.create_task(_run(AsyncEngine(plan, **engine_options), state, signals, ready, drain_s))
+    running = asyncio.create_task(_run(AsyncEngine(plan, **engine_options), state, signals, ready))
     interrupted = asyncio.create_task(signals[0].wait())
     try:
         await asyncio.wait((running, interrupted), return_when=asyncio.FIRST_COMPLETED)
@@ -139,7 +137,6 @@ async def _run(
     state: Serving,
     signals: tuple[asyncio.Event, asyncio.Event],
     ready: Callable[[Sequence[Tenant]], None],
-    drain_s: float,
 ) -> Stats:
     """Start the engine, and let it serve until a signal, or the target's end: an EngineError."""
     async with starting as engine:
@@ -153,7 +150,7 @@ async def _run(
                 await asyncio.wait_for(first.wait(), _LOOK_EVERY_S)
         if failure:
             state.phase = ServerPhase.FAILED
-        await _drain(state, second, _FLUSHED_WITHIN_S if failure else drain_s)
+        await _drain(state, second, _FLUSHED_WITHIN_S if failure else state.options.drain_s)
         stats = engine.stats()
     if failure:
         raise EngineError(failure)

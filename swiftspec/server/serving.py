@@ -45,6 +45,8 @@ class ServingOptions:
     model: its name; tenants have the names that the engine knows. request_timeout_s: from arrival to the last token.
     generation_config: take what requests do not say of sampling from each model's generation_config.json.
     keep_timelines: the last requests, whose timelines can be asked for.
+    api_keys: one of them is needed, unless there are none. allowed_hosts: see `known_hosts`.
+    send_timeout_s: a client that takes nothing for so long is given up. drain_s: time to end after the first signal.
     """
 
     model: str
@@ -52,6 +54,10 @@ class ServingOptions:
     chat_template: Path | None = None
     generation_config: bool = True
     keep_timelines: int = 0
+    api_keys: Sequence[str] = ()
+    allowed_hosts: Sequence[str] = ()
+    send_timeout_s: float
+    drain_s: float
 
 
 class Serving:
@@ -62,7 +68,7 @@ class Serving:
         self.metrics = Metrics(self.state)
         self.answers: dict[int, Answer] = {}
         self.timelines: deque[Timeline] = deque(maxlen=options.keep_timelines)
-        self._options, self.model = options, options.model
+        self.options, self.model = options, options.model
         self._engine: AsyncEngine | None = None
         self._tenants: dict[str, str | None] = {options.model: None}  # what the engine calls each served model
         self._defaults: dict[str, Mapping[str, float]] = {}  # of each served model's sampling
@@ -75,16 +81,16 @@ class Serving:
     async def open(self, engine: AsyncEngine) -> None:
         """Accept requests. ValueError if a chat template is none."""
         base, *tenants = engine.tenants
-        if self._options.generation_config:
+        if self.options.generation_config:
             defaults = GenerationConfig.read(base.directory).sampling
             self._defaults = {self.model: defaults}
             for tenant in tenants:
                 self._defaults[tenant.name] = GenerationConfig.read(tenant.directory).sampling or defaults
         self._tenants |= {tenant.name: tenant.name for tenant in tenants}
-        own = TemplateSource.of(base.directory, self._options.chat_template)
+        own = TemplateSource.of(base.directory, self.options.chat_template)
         sources = {self.model: own}
         for tenant in tenants:
-            sources[tenant.name] = TemplateSource.of(tenant.directory, self._options.chat_template) or own
+            sources[tenant.name] = TemplateSource.of(tenant.directory, self.options.chat_template) or own
         found = {name: source for name, source in sources.items() if source is not None}
         self._templates = {name: number for number, name in enumerate(found)}
         self._renderer = Renderer(list(found.values()))
@@ -176,11 +182,14 @@ class Serving:
                     arrival_s=arrival_s,
                     seed=sampling["seed"] if sampling["temperature"] > 0 else None,
                     text=engine.text_stream() if by_tokens else None,
-                    timeout_s=self._options.request_timeout_s,
+                    timeout_s=self.options.request_timeout_s,
                     ended=self._ended,
                     index=index,
                 )
-                self._enter(answer)
+                self._num_begun += 1
+                answer.number = self._num_begun
+                self.answers[answer.number] = answer
+                self.idle.clear()
                 answers.append(answer)
         except BaseException as error:
             for answer in answers:
@@ -219,13 +228,6 @@ class Serving:
             **who,
             **sampling,
         )
-
-    def _enter(self, answer: Answer) -> None:
-        """Count a request as under way until it has ended."""
-        self._num_begun += 1
-        answer.number = self._num_begun
-        self.answers[answer.number] = answer
-        self.idle.clear()
 
     async def scored(self, answer: Answer) -> tuple[ScoredToken, ...]:
         """The scored tokens of an answer that has started. EngineError if it was ended early."""
@@ -267,8 +269,8 @@ class Serving:
         if not self.answers:
             self.idle.set()
         self.metrics.ended(answer)
-        if answer.generation is not None:
-            self.timelines.append(answer.generation.timeline)
+        if answer.stream.generation is not None:
+            self.timelines.append(answer.stream.generation.timeline)
 
     async def drain(self, within_s: float) -> None:
         """Accept nothing more, and wait for the requests under way; cut off those that take too long."""

@@ -18,7 +18,7 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.app import main
 from swiftspec.cli.demo import demo
-from swiftspec.cli.verbs.use import DemoFlags
+from swiftspec.cli.verbs.plans import DemoFlags
 from swiftspec.files.document import ModelRef, file_sha256
 from swiftspec.models.spec import ModelSpec
 from swiftspec.models.tokenizer import Tokenizer

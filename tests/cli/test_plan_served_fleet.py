@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import swiftspec
-from swiftspec.api.serving import simulate_load
+from swiftspec.api.planning import simulate_load
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli.app import main

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import swiftspec
-from swiftspec.api.serving import planned_load, simulate_load
+from swiftspec.api.planning import planned_load, simulate_load
 from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.workload import Workload

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.api.serving import LoadOptions, simulate_load
+from swiftspec.api.planning import simulate_load
+from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.api.serving import LoadOptions
 from swiftspec.api.validating import validate_load
+from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.load_report import LoadReport
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from swiftspec.cli.plan_flags import deployment_of
-from swiftspec.cli.verbs.decide import PlanFlags
+from swiftspec.cli.verbs.plans import PlanFlags
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.costmodel.shipped import shipped_tables
 from swiftspec.costmodel.steps import StepWork

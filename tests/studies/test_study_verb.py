@@ -68,7 +68,7 @@ def test_studies_are_imported_by_one_module_and_when_one_is_asked_for() -> None:
     [
         ("swiftspec.cli.drafts", "def run():\n    from swiftspec.studies.backtest.rows import Row"),
         ("swiftspec.cli.app", "def run():\n    from swiftspec.studies.backtest.rows import Row"),
-        ("swiftspec.api.serving", "from swiftspec.studies import latency_law"),
+        ("swiftspec.api.planning", "from swiftspec.studies import latency_law"),
         ("swiftspec.studies.atts.driver", "from swiftspec.cli.app import main"),
     ],
 )

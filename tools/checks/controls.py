@@ -23,9 +23,10 @@ from typing import Annotated, Literal, get_args
 import numpy as np
 
 from swiftspec.api.inputs import read_texts
-from swiftspec.api.serving import LoadOptions, simulate_load
+from swiftspec.api.planning import simulate_load
 from swiftspec.artifacts.candidate import candidate_costs
 from swiftspec.artifacts.load_metrics import LoadMetrics
+from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Annotated
 
 from swiftspec.api.inputs import read_plan
-from swiftspec.api.serving import LoadOptions, simulate_load
+from swiftspec.api.planning import simulate_load
 from swiftspec.artifacts.load_metrics import RECORDED_ROUNDS, LoadMetrics
+from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.cli import console
 from swiftspec.reports.formatting import signed_percent
 from tools.checks.criterion import Criterion, at_most

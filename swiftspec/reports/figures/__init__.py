@@ -3,9 +3,8 @@
 Built on matplotlib's `Figure` alone: no pyplot, no global state, no window. Every axis names its unit.
 """
 
-from swiftspec.reports.figures.accuracy import backtest_errors, errors, predicted_vs_measured, tournament
 from swiftspec.reports.figures.load import kinds_by_load, shared_steps, shared_steps_compared
-from swiftspec.reports.figures.plans import forward_parts, heat_map, sensitivity, speed_against_devices
+from swiftspec.reports.figures.plans import backtest_errors, forward_parts, heat_map, predicted_vs_measured
 from swiftspec.reports.figures.recordings import acceptance_by_rank, step_latency, timeline_rounds
 from swiftspec.reports.figures.style import COLOURS, new_figure, render, save_figure
 
@@ -13,7 +12,6 @@ __all__ = [
     "COLOURS",
     "acceptance_by_rank",
     "backtest_errors",
-    "errors",
     "forward_parts",
     "heat_map",
     "kinds_by_load",
@@ -21,11 +19,8 @@ __all__ = [
     "predicted_vs_measured",
     "render",
     "save_figure",
-    "sensitivity",
     "shared_steps",
     "shared_steps_compared",
-    "speed_against_devices",
     "step_latency",
     "timeline_rounds",
-    "tournament",
 ]

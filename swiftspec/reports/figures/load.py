@@ -14,6 +14,7 @@ from swiftspec.timing.timeline import COMPUTING, Phase, Span, Timeline
 
 _LANE = 0.8  # height of a request's lane
 _LEAST_WIDTH = 0.012  # of a bar that has room for a number, as a share of the window
+_ROUNDS = 6  # that are shown, at most
 _MARKERS = "osD^vPX*"
 
 
@@ -50,7 +51,7 @@ def kinds_by_load(compared: KindComparison) -> Figure:
     return figure
 
 
-def shared_steps(timelines: Sequence[Timeline], *, num_requests: int = 6, num_rounds: int = 6) -> Figure:
+def shared_steps(timelines: Sequence[Timeline]) -> Figure:
     """Forwards of some requests while most of them run at once, with the rows of each.
 
     Bars with the same start and end are one step. Where the draft has devices of its own, it has the upper half of a
@@ -58,23 +59,20 @@ def shared_steps(timelines: Sequence[Timeline], *, num_requests: int = 6, num_ro
 
     ValueError if no request has a verification.
     """
-    return _drawn({"": timelines}, num_requests, num_rounds, height=0.9 + 0.55 * num_requests)
+    return _drawn({"": timelines}, num_requests=6, height=4.2)
 
 
-def shared_steps_compared(
-    simulated: Sequence[Timeline], measured: Sequence[Timeline], *, num_requests: int = 4, num_rounds: int = 6
-) -> Figure:
+def shared_steps_compared(simulated: Sequence[Timeline], measured: Sequence[Timeline]) -> Figure:
     """As `shared_steps`, of a simulation and of what was measured, one above the other."""
-    both = {"simulated": simulated, "measured": measured}
-    return _drawn(both, num_requests, num_rounds, height=1.8 + 1.1 * num_requests)
+    return _drawn({"simulated": simulated, "measured": measured}, num_requests=4, height=6.2)
 
 
-def _drawn(titled: Mapping[str, Sequence[Timeline]], num_requests: int, num_rounds: int, *, height: float) -> Figure:
+def _drawn(titled: Mapping[str, Sequence[Timeline]], *, num_requests: int, height: float) -> Figure:
     """A panel for each, one above the other."""
     figure = Figure(figsize=(12, height), layout="constrained")
     present: set[Phase] = set()
     for axes, (title, timelines) in zip(figure.subplots(len(titled), squeeze=False).flat, titled.items(), strict=True):
-        present |= _draw_window(axes, timelines, num_requests, num_rounds)
+        present |= _draw_window(axes, timelines, num_requests)
         axes.set_title(title)
     handles = phase_patches(present)
     figure.legend(handles=handles, ncols=len(handles), loc="outside lower center", frameon=False)
@@ -82,9 +80,9 @@ def _drawn(titled: Mapping[str, Sequence[Timeline]], num_requests: int, num_roun
     return figure
 
 
-def _draw_window(axes: Axes, timelines: Sequence[Timeline], num_requests: int, num_rounds: int) -> set[Phase]:
+def _draw_window(axes: Axes, timelines: Sequence[Timeline], num_requests: int) -> set[Phase]:
     """Draw a stretch of time; the phases in it."""
-    start_s, end_s, shown = _busiest(timelines, num_requests, num_rounds)
+    start_s, end_s, shown = _busiest(timelines, num_requests)
     is_split = any(span.role is Role.DRAFT for timeline in shown for span in timeline.spans)
     present = set()
     for lane, timeline in enumerate(shown):
@@ -102,9 +100,7 @@ def _draw_window(axes: Axes, timelines: Sequence[Timeline], num_requests: int, n
     return present
 
 
-def _busiest(
-    timelines: Sequence[Timeline], num_requests: int, num_rounds: int
-) -> tuple[float, float, Sequence[Timeline]]:
+def _busiest(timelines: Sequence[Timeline], num_requests: int) -> tuple[float, float, Sequence[Timeline]]:
     """A stretch of time that begins where most requests decode, and requests that decode then."""
     decoding = [
         (each.verifications_s[0], each.start_s + each.e2e_s, each) for each in timelines if each.verifications_s
@@ -114,7 +110,7 @@ def _busiest(
     start_s = max((first for first, *_ in decoding), key=lambda at_s: sum(a <= at_s < b for a, b, _ in decoding))
     shown = [timeline for first, last, timeline in decoding if first <= start_s < last][-num_requests:]
     starts_s = [at_s for at_s in shown[-1].verifications_s if at_s >= start_s]
-    end_s = starts_s[num_rounds] if len(starts_s) > num_rounds else shown[-1].start_s + shown[-1].e2e_s
+    end_s = starts_s[_ROUNDS] if len(starts_s) > _ROUNDS else shown[-1].start_s + shown[-1].e2e_s
     return start_s, end_s, shown
 
 

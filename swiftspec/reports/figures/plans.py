@@ -1,15 +1,17 @@
-"""Figures of a plan: options explored, sensitivities, and the parts of its forwards."""
+"""Figures of plans: options explored, the parts of a forward, and predictions against measured or published results."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from swiftspec.artifacts.metrics import Figures
 from swiftspec.artifacts.plan import Explored, Plan
+from swiftspec.artifacts.report import Report
 from swiftspec.reports.explored import fastest_first, groups
-from swiftspec.reports.figures.style import BLUE, COLOURS, GREY, VERMILION, new_figure
+from swiftspec.reports.figures.style import BLUE, COLOURS, GREY, ORANGE, VERMILION, new_figure
 from swiftspec.timing.latency import Latency
 
 
@@ -45,43 +47,6 @@ def _heat(axes: Axes, cells: Sequence[Explored], *, chosen: tuple[str, str], fas
     axes.set_xticks(range(len(splits)), [split for _, split in splits])
 
 
-def speed_against_devices(plan: Plan) -> Figure:
-    """tokens/s of every explored option over its devices; the line joins the fastest for each number of devices."""
-    figure, axes = new_figure()
-    devices = [cell.num_devices for cell in plan.explored]
-    every = [cell.tokens_per_s for cell in plan.explored]
-    axes.plot(devices, every, "o", color=GREY, alpha=0.5, label="a policy at its best on a split")
-    fastest = plan.fastest_by_devices
-    speeds = [cell.tokens_per_s for cell in fastest.values()]
-    axes.plot(list(fastest), speeds, marker="o", color=BLUE, label="the fastest")
-    for number, cell in fastest.items():
-        label = f"{cell.policy}\n{cell.split}"
-        axes.annotate(label, (number, cell.tokens_per_s), (0, 7), textcoords="offset points", ha="center", fontsize=7)
-    axes.set(xlabel="devices in use", ylabel="speed (tokens/s)", ylim=(0, 1.15 * max(speeds)))
-    axes.margins(x=0.08)
-    axes.legend(loc="lower right")
-    return figure
-
-
-def sensitivity(plan: Plan) -> Figure:
-    """tokens/s of the choice under other assumptions, compared with those planned."""
-    figure, axes = new_figure(7, 0.45 * len(plan.sensitivities) + 1.3)
-    planned = plan.chosen.prediction.metrics.figures.tokens_per_s
-    numbers = range(len(plan.sensitivities))
-    bars = axes.barh(numbers, [case.tokens_per_s for case in plan.sensitivities], color=BLUE, height=0.6)
-    gains = [f"{round((case.tokens_per_s / planned - 1) * 100):+d} %" for case in plan.sensitivities]
-    axes.bar_label(bars, gains, padding=-45, color="white")
-    axes.axvline(planned, color=VERMILION)
-    changes = [f"{case.change}{' *' if case.changes_choice else ''}" for case in plan.sensitivities]
-    axes.set_yticks(numbers, changes)
-    axes.invert_yaxis()
-    axes.set(
-        xlabel="the choice's speed (tokens/s); * another option would be faster then",
-        title=f"{plan.chosen.policy} {plan.chosen.split}, planned for {planned:.0f} tokens/s",
-    )
-    return figure
-
-
 def forward_parts(forwards: Mapping[str, Latency]) -> Figure:
     """Time of composed forwards by part: a bar per forward, a colour per part, labelled with its provenance.
 
@@ -102,4 +67,47 @@ def forward_parts(forwards: Mapping[str, Latency]) -> Figure:
     axes.set(xlabel="time of a forward (ms)")
     axes.invert_yaxis()
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def predicted_vs_measured(report: Report) -> Figure:
+    """tokens/s, round duration and tokens per round of every policy, predicted and measured."""
+    figure = Figure(figsize=(12, 4.2), layout="constrained")
+    panels: Sequence[Axes] = figure.subplots(1, 3)
+    _bars(panels[0], report, "speed (tokens/s)", lambda figures: figures.tokens_per_s)
+    _bars(panels[1], report, "round, median (ms)", lambda figures: figures.round_s.median * 1e3)
+    _bars(panels[2], report, "tokens per round", lambda figures: figures.tokens_per_round)
+    numbers = [number + 0.2 for number, policy in enumerate(report.policies) for _ in policy.repeats]
+    repeats = [value for policy in report.policies for value in policy.repeats]
+    panels[0].plot(numbers, repeats, "_", color="black", label="one repetition")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    figure.suptitle(f"Predicted against measured, {report.num_prompts} prompts; chosen: {report.chosen}")
+    return figure
+
+
+def _bars(axes: Axes, report: Report, label: str, of: Callable[[Figures], float]) -> None:
+    numbers = np.arange(len(report.policies))
+    predicted, measured = zip(*((of(each.predicted), of(each.measured)) for each in report.policies), strict=True)
+    axes.bar(numbers - 0.2, predicted, 0.38, color=ORANGE, label="predicted")
+    axes.bar(numbers + 0.2, measured, 0.38, color=BLUE, label="measured")
+    names = [policy.policy for policy in report.policies]
+    axes.set_xticks(numbers, names, rotation=15, ha="right")
+    axes.set_ylabel(label)
+    axes.grid(visible=True, axis="y", alpha=0.3)
+
+
+def backtest_errors(groups: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
+    """Cumulative share of rows over their absolute error, a line for each group of (published, predicted)."""
+    figure, axes = new_figure()
+    for number, (title, pairs) in enumerate(groups.items()):
+        colour, line = COLOURS[number % len(COLOURS)], "-" if number < len(COLOURS) else ":"
+        errors = np.sort([abs(predicted / published - 1) * 100 for published, predicted in pairs])
+        shares = np.arange(1, len(errors) + 1) / len(errors) * 100
+        label = f"{title} ({len(errors)} rows)"
+        axes.step([0, *errors], [0, *shares], where="post", color=colour, linestyle=line, label=label)
+    axes.axvline(10, color=GREY, linewidth=0.8, linestyle="--")
+    axes.set(xlabel="absolute error of the prediction (%)", ylabel="rows with at most that error (%)")
+    axes.set_xlim(left=0)
+    axes.set_ylim(0, 100)
+    axes.legend(loc="lower right")
     return figure

@@ -17,6 +17,7 @@ _BAR_PX = 22
 _TRACK_PX, _TRACK_GAP_PX = 30, 12
 _CURVES_PX = 280
 _NUM_PAINTS = 6
+_MOST_TICKS = 5  # of an axis, but that at 0
 
 
 def scrolling(content: Markup, *, label: str) -> Markup:
@@ -151,10 +152,10 @@ def _level(tick: float, down_px: float) -> Iterator[Markup]:
     yield element("text", f"{tick:g}", x="-8", y=down_px + 4, text_anchor="end")
 
 
-def nice_ticks(limit: float, *, most: int = 5) -> Sequence[float]:
-    """0 and round multiples of 1, 2 or 5 up to `limit`, at most `most` of them not counting 0."""
-    scale = 10.0 ** math.floor(math.log10(limit / most))
-    step = next(factor * scale for factor in (1, 2, 5, 10) if factor * scale * most >= limit)
+def nice_ticks(limit: float) -> Sequence[float]:
+    """0 and round multiples of 1, 2 or 5 up to `limit`, at most five of them not counting 0."""
+    scale = 10.0 ** math.floor(math.log10(limit / _MOST_TICKS))
+    step = next(factor * scale for factor in (1, 2, 5, 10) if factor * scale * _MOST_TICKS >= limit)
     return [step * number for number in range(math.floor(limit / step * (1 + 1e-9)) + 1)]
 
 

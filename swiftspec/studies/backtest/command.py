@@ -12,8 +12,8 @@ from swiftspec.studies.backtest.rows import Backtest, Constant, Row, mean_error,
 def backtest(*, loads: Path | None, engine: str | None, jobs: int, plot: Path | None, json_path: Path | None) -> None:
     """Predict, print and save: the shipped sections, or a file of loads as `validate --loads` does."""
     if loads is not None:
-        from swiftspec.cli.validate_published import validate_published
-        from swiftspec.cli.verbs.check import ValidateFlags
+        from swiftspec.cli.validate import validate_published
+        from swiftspec.cli.verbs.data import ValidateFlags
 
         validate_published(ValidateFlags(loads=loads, engine=engine, plot=plot, json=json_path))
         return

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs, write_json
-from swiftspec.reports.formatting import count, percent, size
+from swiftspec.reports.formatting import count, percent
 from swiftspec.studies.tenants.directories import read_zoo
 from swiftspec.studies.tenants.zoo import Memory, Nearness, Tenant, Zoo
 
@@ -20,6 +20,13 @@ class Asked(NamedTuple):
     kv_dtype: str = "bf16"
     memory_gib: float | None = None
     near: float | None = None
+
+
+def size(num_bytes: float) -> str:
+    """Decimal gigabytes, or megabytes below one, with their unit."""
+    if num_bytes >= 1e9:
+        return f"{num_bytes / 1e9:.1f} GB"
+    return f"{num_bytes / 1e6:.2f} MB" if num_bytes else "0"
 
 
 def tenants(*, directories: list[str], asked: Asked, json_path: Path | None = None) -> Zoo:

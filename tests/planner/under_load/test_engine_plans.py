@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from swiftspec.api.serving import simulate_load
+from swiftspec.api.planning import simulate_load
 from swiftspec.artifacts.distributions import Distribution, Process
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.workload import Workload

@@ -1,8 +1,7 @@
-import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
-from swiftspec.reports.figures import errors, predicted_vs_measured
+from swiftspec.reports.figures import predicted_vs_measured
 from tests.reports.figures.samples import report
 
 pytestmark = pytest.mark.extra("plots")
@@ -17,9 +16,3 @@ def test_predicted_and_measured_bars_stand_side_by_side() -> None:
     assert heights(speeds) == pytest.approx([120.0, 50.0, 16.0, 4.0])
     assert heights(rounds) == pytest.approx([20.0, 20.0, 100.0, 400.0])
     assert heights(tokens) == pytest.approx([2.5, 2.5, 2.0, 2.0])
-
-
-def test_errors_are_points_with_margins_in_percent() -> None:
-    (axes,) = errors(report()).axes
-    centres = [float(np.asarray(line.get_xdata())[0]) for line in axes.lines if line.get_marker() == "o"]
-    assert centres == pytest.approx([policy.error.tokens_per_s * 100 for policy in report().policies])

@@ -7,14 +7,11 @@ from matplotlib.figure import Figure
 
 from swiftspec.reports.figures import (
     acceptance_by_rank,
-    errors,
     forward_parts,
     heat_map,
     predicted_vs_measured,
     render,
-    sensitivity,
     shared_steps,
-    speed_against_devices,
     step_latency,
     timeline_rounds,
 )
@@ -30,10 +27,7 @@ FIGURES = {
     "acceptance": lambda: acceptance_by_rank(trace()),
     "latency": lambda: step_latency(machine_profile()),
     "report": lambda: predicted_vs_measured(report()),
-    "errors": lambda: errors(report()),
     "splits": lambda: heat_map(rich_plan()),
-    "devices": lambda: speed_against_devices(rich_plan()),
-    "sensitivity": lambda: sensitivity(rich_plan()),
     "parts": lambda: forward_parts(forwards()),
     "serial": lambda: timeline_rounds(serial_timeline()),
     "load": lambda: shared_steps([serial_timeline(), parallel_timeline(num_rounds=30)]),

@@ -1,8 +1,7 @@
-import numpy as np
 import pytest
 
 from swiftspec.policies.effects import Role
-from swiftspec.reports.figures import forward_parts, heat_map, sensitivity, speed_against_devices
+from swiftspec.reports.figures import forward_parts, heat_map
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 from tests.builders import machine_profile
@@ -22,20 +21,6 @@ def test_heat_map_has_a_panel_per_kind_of_split_and_frames_the_choice() -> None:
     column = [label.get_text() for label in apart.get_xticklabels()].index("4+4")
     assert apart.transData.inverted().transform((corner.x0, corner.y0))[0] == pytest.approx(column - 0.5)
     assert f"{CHOSEN_TOKENS_PER_S:.0f}" in {text.get_text() for text in apart.texts if text.get_fontweight() == "bold"}
-
-
-def test_line_over_devices_joins_the_fastest_of_each_number() -> None:
-    (axes,) = speed_against_devices(rich_plan()).axes
-    everything, fastest = (np.asarray(line.get_xydata()) for line in axes.lines)
-    assert fastest[:, 0].tolist() == list(range(1, 9))
-    assert fastest[:, 1].max() == pytest.approx(CHOSEN_TOKENS_PER_S, abs=0.01)
-    assert len(everything) == len(rich_plan().explored)
-
-
-def test_changed_choices_are_marked() -> None:
-    (axes,) = sensitivity(rich_plan()).axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["acceptance -10 %", "context x4 *"]
-    assert [bar.get_width() for bar in axes.containers[0]] == [318.1, 241.7]
 
 
 def test_parts_of_a_forward_add_up_to_it() -> None:
