@@ -95,6 +95,18 @@ def test_module_docstrings_begin_with_a_noun_or_an_imperative() -> None:
     ] == []
 
 
+def test_modules_list_names_only_where_they_pass_on_those_of_others() -> None:
+    """Whatever a module defines without an underscore is public already."""
+    for path in (ROOT / "swiftspec").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if listed := re.search(r"^__all__ = \[(.*?)\]", text, re.MULTILINE | re.DOTALL):
+            imports = ast.walk(ast.parse(text))
+            passed_on = {
+                name.asname or name.name for each in imports if isinstance(each, ast.ImportFrom) for name in each.names
+            }
+            assert passed_on & set(re.findall(r'"(\w+)"', listed[1])) or path.name == "__init__.py", path
+
+
 def test_public_names_can_be_completed() -> None:
     assert set(swiftspec.__all__) <= set(dir(swiftspec))
 
