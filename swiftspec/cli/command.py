@@ -1,7 +1,7 @@
 """Verbs made from dataclasses, whose fields are their options: for typer, in the groups of the help, and in errors."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
 from importlib import import_module
 from inspect import Parameter, Signature
@@ -36,8 +36,9 @@ _FLAGS = {
 _OPTIONS = {
     option.name
     for verbs in (check, data, decide, measure, use)
-    for name in verbs.__all__
-    for option in fields(getattr(verbs, name))
+    for options in vars(verbs).values()
+    if is_dataclass(options)
+    for option in fields(options)
 }
 _SETTINGS = CONDITIONS.keys() | DRAWN.keys() | PLANNER.keys() | REPLAYED.keys() | SERVER.keys() | SIMULATOR.keys()
 
