@@ -22,6 +22,11 @@ class _Part:
         return 0
 
     @property
+    def window(self) -> int:
+        """Latest tokens that it reads; 0 for all."""
+        return 0
+
+    @property
     def state_values(self) -> int:
         """Values of a state that does not grow."""
         return 0
@@ -39,7 +44,6 @@ class _Part:
 class GroupedAttention(_Part):
     """Attention with key/value heads of their own, as in dense models.
 
-    window: latest tokens that it reads; 0 for all.
     is_gated: whether a product as wide as the queries gates its output.
     norms_heads_together: whether queries and keys are normed over all their heads at once, so that devices have to add
         their squares.
