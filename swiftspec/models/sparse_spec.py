@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from swiftspec.models.device_layout import DeviceLayout
-from swiftspec.models.layer_parts import Attention, DenseNetwork, Experts, FeedForward, Layer
+from swiftspec.models.layer_parts import Attention, DenseNetwork, Experts, FeedForward, GroupedAttention, Layer
 from swiftspec.models.spec import ModelSpec
 
 
