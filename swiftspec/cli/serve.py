@@ -27,7 +27,7 @@ from swiftspec.engine.requests import Tenant
 from swiftspec.errors import FieldError, check_extra
 from swiftspec.files.document import ModelRef
 from swiftspec.machine import cores_here
-from swiftspec.models.generation_config import GenerationConfig
+from swiftspec.models.config_json import GenerationConfig
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import Policy
 from swiftspec.policies.asynchronous.swiftspec_chain import SwiftSpecChain

@@ -9,8 +9,7 @@ from swiftspec.engines.words import METHODS_BY_DRAFT, Method
 from swiftspec.errors import FieldError
 from swiftspec.models import MOST_PADDING, NOT_LISTED, known_model, model_names, registered_name
 from swiftspec.models.device_layout import DeviceLayout
-from swiftspec.models.draft_kinds import DraftFacts, check_pair, draft_facts
-from swiftspec.models.drafter_shape import DrafterShape
+from swiftspec.models.draft_kinds import DrafterShape, DraftFacts, check_pair, draft_facts
 from swiftspec.models.drafters import Drafter
 from swiftspec.models.head_spec import drafter_layers
 from swiftspec.models.heads import HEADS, Product

@@ -28,8 +28,7 @@ from swiftspec.engine.model.weights.checkpoint import load_weights
 from swiftspec.models.sparse_config import read_spec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.models.tenants import Adapter
-from swiftspec.models.tokenizer import Tokenizer
-from swiftspec.models.vocabulary import read_vocabulary
+from swiftspec.models.tokenizer import Tokenizer, read_vocabulary
 from swiftspec.studies.tenants.tensors import read_header
 
 MOST_BYTES = 300 << 20  # beyond what importing took
