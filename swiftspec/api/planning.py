@@ -175,7 +175,7 @@ def simulate(
     0.0...
     """
     planned = read_priced(planned)
-    from swiftspec.artifacts.basis import candidate_of, searching
+    from swiftspec.artifacts.planned import candidate_of, searching
     from swiftspec.simulator.driver import simulate as replay
     from swiftspec.simulator.forward_errors import forward_errors
 

@@ -51,7 +51,7 @@ def simulate_load(
     planned = read_priced(planned)
     path = None if isinstance(workload, Workload) else Path(workload)
     asked = workload if isinstance(workload, Workload) else Workload.load(workload)
-    from swiftspec.artifacts.basis import candidate_of, searching
+    from swiftspec.artifacts.planned import candidate_of, searching
     from swiftspec.planner.under_load.measured_engine import MeasuredEngine
     from swiftspec.planner.under_load.predictor import Predictor, serving_of_plan
     from swiftspec.planner.under_load.serving_engine import ServingEngine

@@ -8,9 +8,9 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from swiftspec.artifacts.basis import candidate_of, searching
 from swiftspec.artifacts.pair import model_name, named_dtype
 from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.planned import candidate_of, searching
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse
 from swiftspec.cli.load_test import read_api_keys

@@ -6,10 +6,9 @@ from typing import Any
 
 from swiftspec.api import simulate as replay
 from swiftspec.api.serving import SimulatedLoad, planned_load, simulate_load
-from swiftspec.artifacts.basis import candidate_of, searching
 from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.plan import Candidate
-from swiftspec.artifacts.planned import Planned
+from swiftspec.artifacts.planned import Planned, candidate_of, searching
 from swiftspec.artifacts.profile import Profile
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse, refuse_settings

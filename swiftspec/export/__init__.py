@@ -6,10 +6,10 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from swiftspec.acceptance.importing import chain_rates
-from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.fleet import DraftLength
 from swiftspec.artifacts.gain import Verdict
 from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.planned import candidate_of
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.devices import DEVICES
 from swiftspec.engines import Engine
