@@ -12,7 +12,7 @@ from swiftspec.artifacts.fleet import Fleet
 from swiftspec.artifacts.gain import Gain
 from swiftspec.artifacts.goal import Goal, Objective, cost_per_million
 from swiftspec.artifacts.profile import MOST_DEVICES, Collective
-from swiftspec.artifacts.sampling_params import GREEDY, SamplingParams
+from swiftspec.artifacts.trace import GREEDY, SamplingParams
 from swiftspec.artifacts.under_load import UnderLoad
 from swiftspec.engines import FORMER_NAMES
 from swiftspec.errors import FieldError

@@ -14,8 +14,8 @@ from swiftspec.errors import FieldError
 from swiftspec.models.config_json import ConfigJson
 from swiftspec.models.families import PLANNED_ONLY
 from swiftspec.models.layer_parts import Attention, DenseNetwork, Experts, FeedForward, GroupedAttention
-from swiftspec.models.names import ARCHITECTURES
-from swiftspec.models.quantisation import Part, StoredWeights
+from swiftspec.models.names import ARCHITECTURES, unknown
+from swiftspec.models.quantisation import BF16_BITS, BF16_BYTES, QUANTISATIONS, Part, StoredWeights
 from swiftspec.models.rotary import RUNNABLE_SCALINGS, USUAL_THETA, RopeScaling, longest_context, read_rope, rope_fields
 
 _DTYPE_BYTES: Final = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "int8": 1, "fp8": 1}
@@ -316,3 +316,26 @@ class _Config(ConfigJson):
             num_mtp_layers=self.count("num_nextn_predict_layers"),
             experts=experts,
         )
+
+
+def dense_format(quantisation: str, spec: ModelSpec) -> str:
+    """Format of a model's matrices other than its routed experts', or of most of them if its checkpoint has several."""
+    if spec.stored is not None and spec.stored.name == quantisation:
+        return spec.stored.dense
+    return "bf16" if QUANTISATIONS[quantisation].experts_only and spec.experts else quantisation
+
+
+def weight_bytes(spec: ModelSpec, quantisation: str) -> int:
+    """Memory of a model's weights; in the format of its checkpoint, as that has it.
+
+    ValueError for a quantisation that is not in the table.
+    """
+    if quantisation not in QUANTISATIONS:
+        raise unknown("quant", quantisation, QUANTISATIONS)
+    dense = QUANTISATIONS[dense_format(quantisation, spec)].bits_per_weight
+    bits = {Part.ATTENTION: dense, Part.NETWORKS: dense, Part.EXPERTS: QUANTISATIONS[quantisation].bits_per_weight}
+    if spec.stored is not None and spec.stored.name == quantisation:
+        bits = dict(spec.stored.bits_by_part)
+    parts = spec.parameters_by_part
+    rest = spec.num_parameters - sum(parts.values())
+    return round(sum(count * bits.get(part, BF16_BITS) for part, count in parts.items()) / 8) + rest * BF16_BYTES

@@ -11,7 +11,7 @@ import numpy as np
 from swiftspec.artifacts.load_metrics import LoadMetrics, ServedRecord, load_metrics
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.prompts import Prompt, stretched
-from swiftspec.artifacts.sampling_params import SamplingParams
+from swiftspec.artifacts.trace import SamplingParams
 from swiftspec.artifacts.workload import Workload
 from swiftspec.engine.checks import ContextLimit, check_devices
 from swiftspec.engine.launcher import Generation, Launcher
