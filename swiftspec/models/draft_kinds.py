@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from swiftspec.files.reading import read_foreign_json, shown
-from swiftspec.models.drafters import Drafter, drafter_of
 from swiftspec.models.head_spec import BlockSpec, HeadSpec, check_equal, drafter_layers
-from swiftspec.models.heads import HEADS, UNNAMED_HEADS, Head, Product
+from swiftspec.models.heads import HEADS, UNNAMED_HEADS, Drafter, Head, Product, drafter_of
 from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.tokenizer import check_same_vocabulary

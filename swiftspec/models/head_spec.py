@@ -17,8 +17,8 @@ from typing import Any
 
 from swiftspec.files.reading import read_foreign_json
 from swiftspec.models.config_json import ConfigJson
-from swiftspec.models.drafters import Drafter, drafter_of
 from swiftspec.models.families import PLANNED_ONLY
+from swiftspec.models.heads import Drafter, drafter_of
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.names import ARCHITECTURES
 from swiftspec.models.sparse_config import spec_from_config
