@@ -105,6 +105,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
         {
             "timing",
             "engine",
+            "loadtest",  # how requests of a load are sent in turn
             "engine.model",
             "engine.process",
             "profiler",

@@ -4,7 +4,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from swiftspec.api.inputs import Prompts, read_texts
-from swiftspec.artifacts.load_test import LoadTest, SentRequest
+from swiftspec.artifacts.load_report import LoadTest, SentRequest
 from swiftspec.artifacts.workload import Workload
 from swiftspec.files.document import Origin
 from swiftspec.loadtest import SentLoad, ServerClient, drawn_prompts, encoded_prompts, send_workload

@@ -179,7 +179,7 @@ def simulate(
     0.0...
     """
     planned = read_priced(planned)
-    from swiftspec.artifacts.basis import candidate_of, searching
+    from swiftspec.artifacts.planned import candidate_of, searching
     from swiftspec.simulator.driver import simulate as replay
     from swiftspec.simulator.forward_errors import forward_errors
 
@@ -236,7 +236,7 @@ def simulate_load(
     planned = read_priced(planned)
     path = None if isinstance(workload, Workload) else Path(workload)
     asked = workload if isinstance(workload, Workload) else Workload.load(workload)
-    from swiftspec.artifacts.basis import candidate_of, searching
+    from swiftspec.artifacts.planned import candidate_of, searching
     from swiftspec.planner.under_load.measured_engine import MeasuredEngine
     from swiftspec.planner.under_load.predictor import Predictor, serving_of_plan
     from swiftspec.planner.under_load.serving_engine import ServingEngine

@@ -2,8 +2,7 @@
 
 from swiftspec.api.inputs import Prompts, read_texts
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.sampling_params import SamplingParams
-from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.artifacts.trace import AcceptanceTrace, SamplingParams
 from swiftspec.devices.local import num_devices_here
 from swiftspec.progress import Stages, silent, time_limit
 

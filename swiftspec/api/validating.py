@@ -10,12 +10,11 @@ from typing import NamedTuple
 from swiftspec.api.inputs import Prompts, read_plan, read_priced, read_texts
 from swiftspec.api.load_testing import send
 from swiftspec.api.planning import simulate_load
-from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.load_metrics import LoadMetrics, SimulatedLoad
 from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
 from swiftspec.artifacts.plan import Candidate, Plan
-from swiftspec.artifacts.planned import Planned
+from swiftspec.artifacts.planned import Planned, candidate_of
 from swiftspec.artifacts.report import Report
 from swiftspec.artifacts.workload import Workload
 from swiftspec.errors import FieldError

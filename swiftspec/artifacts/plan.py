@@ -7,12 +7,12 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from swiftspec.artifacts.candidate import Candidate, Prediction, described, named_group, named_split
+from swiftspec.artifacts.candidate import Candidate, Prediction
 from swiftspec.artifacts.fleet import Fleet
 from swiftspec.artifacts.gain import Gain
 from swiftspec.artifacts.goal import Goal, Objective, cost_per_million
 from swiftspec.artifacts.profile import MOST_DEVICES, Collective
-from swiftspec.artifacts.sampling_params import GREEDY, SamplingParams
+from swiftspec.artifacts.trace import GREEDY, SamplingParams
 from swiftspec.artifacts.under_load import UnderLoad
 from swiftspec.engines import FORMER_NAMES
 from swiftspec.errors import FieldError
@@ -22,24 +22,7 @@ from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance
 
-__all__ = [
-    "WEAK",
-    "Acceptance",
-    "Basis",
-    "Candidate",
-    "Explored",
-    "Goal",
-    "GroupMemory",
-    "Objective",
-    "Plan",
-    "Prediction",
-    "Rejection",
-    "Sensitivity",
-    "cost_per_million",
-    "described",
-    "named_group",
-    "named_split",
-]
+__all__ = ["Basis", "Candidate", "Goal", "Objective", "Plan", "Prediction"]
 
 # If more than this share of a prediction rests on no measurement of any machine, that is stated first.
 WEAK_SHARE = 0.2

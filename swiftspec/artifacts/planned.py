@@ -1,16 +1,20 @@
-"""Planned: a plan together with its profile and trace; made, saved and loaded as one."""
+"""Planned: a plan together with the profile and trace that it names, checked against their SHA-256."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Self
 
-from swiftspec.artifacts.basis import make_basis, path_of, read_profile, read_trace, stored_path
-from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.plan import Basis, Candidate, Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.workload import Workload
+from swiftspec.errors import FieldError
+from swiftspec.files.document import file_sha256
 from swiftspec.files.writing import locate, write_output
+from swiftspec.models.spec import is_model_directory, model_directory
+from swiftspec.policies.conformance import field_types
 
 PROFILE_SUFFIX, TRACE_SUFFIX, WORKLOAD_SUFFIX = ".profile.json", ".trace.npz", ".workload.json"
 _UNNAMED = Path("plan.json")  # assumed path of a plan that is written to a stream
@@ -80,36 +84,31 @@ class Planned:
         is_stream = locate(path).is_stream
         path = _UNNAMED if is_stream else path
         files: dict[Path, bytes] = {}
-        profile_path, trace_path = self.profile_path, self.trace_path
-        if profile_path is None:
-            profile_path = path.with_suffix(PROFILE_SUFFIX)
-            files[profile_path] = self.profile.to_bytes()
-        if trace_path is None:
-            trace_path = path.with_suffix(TRACE_SUFFIX)
-            files[trace_path] = self.trace.to_bytes()
-        bases = {
-            name: make_basis(source, plan_path=path, content=files.get(source))
-            for name, source in (("profile", profile_path), ("trace", trace_path))
-        }
-        plan = self._with_workload(self.plan.model_copy(update=bases), path, files)
-        return plan, {} if is_stream else files
 
-    def _with_workload(self, plan: Plan, path: Path, files: dict[Path, bytes]) -> Plan:
-        """The plan as saved at `path` names its workload, which is added to `files` if it is not a file yet."""
-        if plan.under_load is None:
-            return plan
-        workload_path = self.workload_path
-        if workload_path is None:
-            assert self.workload is not None, "a plan made for a load knows it"
-            workload_path = path.with_suffix(WORKLOAD_SUFFIX)
-            files[workload_path] = self.workload.to_bytes()
-        basis = plan.under_load.workload.model_copy(update={"path": stored_path(workload_path, plan_path=path)})
-        changes: dict[str, object] = {"under_load": plan.under_load.model_copy(update={"workload": basis})}
-        if plan.fleet is not None and plan.fleet.workload.path:
-            whole = plan.fleet.workload
-            stored = whole.model_copy(update={"path": stored_path(Path(whole.path), plan_path=path)})
-            changes["fleet"] = plan.fleet.model_copy(update={"workload": stored})
-        return plan.model_copy(update=changes)
+        def placed(known: Path | None, content: Profile | AcceptanceTrace | Workload | None, suffix: str) -> Path:
+            """The file of this content, to be written if it is not known."""
+            if known is not None:
+                return known
+            assert content is not None, "a plan made for a load knows it"
+            files[path.with_suffix(suffix)] = content.to_bytes()
+            return path.with_suffix(suffix)
+
+        def basis(file: Path) -> Basis:
+            known = sha256(files[file]).hexdigest() if file in files else file_sha256(file)
+            return Basis(path=_stored_path(file, path), sha256=known)
+
+        changes: dict[str, object] = {
+            "profile": basis(placed(self.profile_path, self.profile, PROFILE_SUFFIX)),
+            "trace": basis(placed(self.trace_path, self.trace, TRACE_SUFFIX)),
+        }
+        if (load := self.plan.under_load) is not None:
+            of_load = _stored_path(placed(self.workload_path, self.workload, WORKLOAD_SUFFIX), path)
+            workload = load.workload.model_copy(update={"path": of_load})
+            changes["under_load"] = load.model_copy(update={"workload": workload})
+            if (fleet := self.plan.fleet) is not None and fleet.workload.path:
+                whole = fleet.workload.model_copy(update={"path": _stored_path(Path(fleet.workload.path), path)})
+                changes["fleet"] = fleet.model_copy(update={"workload": whole})
+        return self.plan.model_copy(update=changes), {} if is_stream else files
 
     def save(self, path: Path | str) -> Plan:
         """Write the plan to a file, say X.json, and unsaved inputs next to it: X.profile.json, X.trace.npz, and a
@@ -137,3 +136,76 @@ def side_files(
     suffixes = {"profile": PROFILE_SUFFIX, "trace": TRACE_SUFFIX, "workload": WORKLOAD_SUFFIX}
     written = {"profile": with_profile, "trace": with_trace, "workload": with_workload}
     return {f"the {name} next to --out": out.with_suffix(suffixes[name]) for name, is_new in written.items() if is_new}
+
+
+def _stored_path(path: Path, plan_path: Path) -> str:
+    """Path as a plan names it: relative for files next to or below it, so that all may be moved together."""
+    absolute, folder = path.resolve(), plan_path.resolve().parent
+    return str(absolute.relative_to(folder) if absolute.is_relative_to(folder) else absolute)
+
+
+def read_profile(plan: Plan, plan_path: Path) -> Profile:
+    """The profile the plan was computed from. ValueError if it is gone or was changed since."""
+    path = _checked(plan.profile, plan_path)
+    profile = Profile.load(path)
+    if profile.device != plan.device:
+        raise ValueError(f"{path}: device is {profile.device!r}; {plan_path} is for {plan.device!r}")
+    return profile
+
+
+def read_trace(plan: Plan, plan_path: Path) -> AcceptanceTrace:
+    """The trace the plan was computed from. ValueError if it is gone or was changed since."""
+    return AcceptanceTrace.load(_checked(plan.trace, plan_path))
+
+
+def files_of(plan: Plan, plan_path: Path) -> dict[str, Path | str]:
+    """Files and model directories that a plan depends on, by description; no output may overwrite them."""
+    names = {"the plan's target": plan.target.model, "the plan's draft": plan.draft.model}
+    files: dict[str, Path | str] = {
+        "--plan": plan_path,
+        "the plan's profile": path_of(plan.profile, plan_path),
+        "the plan's trace": path_of(plan.trace, plan_path),
+    }
+    return files | {role: model_directory(name) for role, name in names.items() if is_model_directory(name)}
+
+
+def candidate_of(plan: Plan, policy: str | None) -> Candidate:
+    """The plan's choice, or its best candidate of the named policy. ValueError if it has none."""
+    if policy is None:
+        return plan.chosen
+    if policy not in plan.candidates:
+        raise FieldError("policy", repr(policy), f"the plan has {', '.join(plan.candidates)}")
+    return plan.candidates[policy]
+
+
+def searching(candidate: Candidate, earlier_outputs: int | None) -> Candidate:
+    """The candidate, with so many earlier outputs to search; as it is if None. ValueError if its policy has no use."""
+    if earlier_outputs is None:
+        return candidate
+    if "earlier_outputs" not in field_types(type(candidate.build())):
+        raise FieldError(
+            "earlier_outputs",
+            earlier_outputs,
+            f"{candidate.policy} searches none: expected the policy suffix_decoding or suffix_or_draft",
+        )
+    found = candidate.model_copy(update={"shape": {**candidate.shape, "earlier_outputs": earlier_outputs}})
+    found.build()
+    return found
+
+
+def path_of(basis: Basis, plan_path: Path) -> Path:
+    """Path of a file that a plan was computed from."""
+    return plan_path.resolve().parent / basis.path
+
+
+def _checked(basis: Basis, plan_path: Path) -> Path:
+    path = path_of(basis, plan_path)
+    try:
+        found = file_sha256(path)
+    except ValueError as error:
+        raise ValueError(f"{error}, but {plan_path} was computed from it") from error
+    if found != basis.sha256:
+        raise ValueError(
+            f"{path}: SHA-256 is {found[:12]}...; {plan_path} was computed from a file with {basis.sha256[:12]}..."
+        )
+    return path

@@ -282,12 +282,13 @@ class Profile(Document):
     @cached_property
     def latencies(self) -> Latencies:
         """The latencies alone."""
-        steps: dict[StepTable, list[StepPoint]] = {}
+        steps: dict[StepTable, list[tuple[int, int, Latency]]] = {}
         for step in self.steps:
-            steps.setdefault(step.table, []).append(step)
-        host: dict[tuple[str, Phase], list[HostPoint]] = {}
+            latency = Latency(step.quantiles_s, step.provenance, step.parts)
+            steps.setdefault(step.table, []).append((step.rows, step.context, latency))
+        host: dict[tuple[str, Phase], dict[int, Latency]] = {}
         for point in self.host:
-            host.setdefault((point.policy, point.phase), []).append(point)
+            host.setdefault((point.policy, point.phase), {})[point.rows] = point.latency
         share = self.sharing.host_share if self.sharing else None
 
         def grid(table: StepTable) -> StepGrid:

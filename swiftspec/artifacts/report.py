@@ -1,8 +1,7 @@
 """Report: predicted and measured figures, policy by policy. No torch here."""
 
 from collections.abc import Sequence
-from itertools import combinations
-from statistics import mean, median
+from statistics import median
 from typing import ClassVar
 
 from pydantic import Field
@@ -114,59 +113,19 @@ class Report(Document):
         return median(errors) if errors else None
 
     @property
-    def retimed_agreement(self) -> tuple[float, float] | None:
-        """Kendall's tau and median error of the retimed predictions; None unless all policies have one."""
-        return self._agreement([policy.retimed for policy in self.policies])
-
-    @property
     def retraced_agreement(self) -> tuple[float, float] | None:
-        """As `retimed_agreement`, of the retraced predictions."""
-        return self._agreement([policy.retraced for policy in self.policies])
-
-    def _agreement(self, again: Sequence[Figures | None]) -> tuple[float, float] | None:
-        predicted = [figures for figures in again if figures is not None]
-        if len(predicted) < len(again):
-            return None
-        pairs = zip(predicted, self.policies, strict=True)
-        errors = [abs(relative_error(found, policy.measured).tokens_per_s) for found, policy in pairs]
-        return self._rank_correlation(predicted), median(errors)
-
-    @property
-    def order_repeatability(self) -> float | None:
-        """Mean Kendall's tau between the measured orders of two repetitions; None for a single one.
-
-        Shows how far noise changes the order in one repetition; the order of the means changes less.
-        """
-        orders = list(zip(*[policy.repeats for policy in self.policies], strict=True))
-        if len(orders) < 2:
-            return None
-        return mean(_kendall_tau(first, second) for first, second in combinations(orders, 2))
-
-    @property
-    def decided_pairs(self) -> tuple[int, int, int]:
-        """Pairs of policies; pairs that every repetition orders alike; and how many of these are predicted so."""
-        pairs = list(combinations(self.policies, 2))
-        decided = [(first, second) for first, second in pairs if _same_sign(first.repeats, second.repeats)]
-        agreeing = [
-            (first.predicted.tokens_per_s > second.predicted.tokens_per_s) == (first.repeats[0] > second.repeats[0])
-            for first, second in decided
-        ]
-        return len(pairs), len(decided), sum(agreeing)
+        """Kendall's tau and median error of the retraced predictions; None unless all policies have one."""
+        again = [policy.retraced for policy in self.policies if policy.retraced is not None]
+        errors = [abs(policy.retraced_error.tokens_per_s) for policy in self.policies if policy.retraced_error]
+        return (self._rank_correlation(again), median(errors)) if len(again) == len(self.policies) else None
 
     def _rank_correlation(self, predicted: Sequence[Figures]) -> float:
+        """Kendall's tau; 1 for a single policy."""
+        from scipy.stats import kendalltau  # takes over half a second, and most commands do not need it
+
+        speeds = [figures.tokens_per_s for figures in predicted]
         measured = [policy.measured.tokens_per_s for policy in self.policies]
-        return _kendall_tau([figures.tokens_per_s for figures in predicted], measured)
-
-
-def _kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
-    """Kendall's tau of two orders; 1 for a single entry."""
-    from scipy.stats import kendalltau  # takes over half a second, and most commands do not need it
-
-    return float(kendalltau(first, second).statistic) if len(first) > 1 else 1.0
-
-
-def _same_sign(first: Sequence[float], second: Sequence[float]) -> bool:
-    return len({left > right for left, right in zip(first, second, strict=True)}) == 1
+        return float(kendalltau(speeds, measured).statistic) if len(speeds) > 1 else 1.0
 
 
 def relative_error(predicted: Figures, measured: Figures) -> Figures:

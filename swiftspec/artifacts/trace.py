@@ -5,19 +5,51 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from swiftspec.artifacts.routes import MOST_EXPERTS, ROUTES, check_routes
-from swiftspec.artifacts.sampling_params import GREEDY, SamplingParams
 from swiftspec.files.archives import MOST_ARCHIVE_BYTES, archive_bytes, read_archive
 from swiftspec.files.document import Document, Facts, ModelRef, Origin
 from swiftspec.files.reading import parse_json, shown
 from swiftspec.files.writing import write_output
 from swiftspec.policies import DraftKind
 
+_MOST_SEED = 10**17  # with the prompts' numbers, exact in every JSON reader of this package
+
+
+class SamplingParams(Facts):
+    """Parameters of the same names as those of `Engine.generate`.
+
+    seed: of the first prompt; prompt n, from 0, has the seed `seed + n`, so that no two prompts share their noise.
+    """
+
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=_MOST_SEED)] = 0
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is taken, so that the other parameters change nothing."""
+        return self.temperature == 0.0
+
+    def of_prompt(self, number: int) -> dict[str, Any]:
+        """The prompt's, as keyword arguments of a sampler. number: its place among all, from 0."""
+        return {**self.model_dump(), "seed": self.seed + number}
+
+    def __str__(self) -> str:
+        if self.is_greedy:
+            return "greedy"
+        parts = [f"temperature {self.temperature:g}"]
+        parts += [f"top_p {self.top_p:g}"] if self.top_p < 1 else []
+        parts += [f"top_k {self.top_k}"] if self.top_k else []
+        return ", ".join([*parts, f"seed {self.seed}"])
+
+
+GREEDY = SamplingParams()
 SYNTHESISED = "synthesised"  # source of a trace that holds no text
 
 
@@ -172,14 +204,14 @@ class AcceptanceTrace:
             prompts=tuple(_PromptFacts(prompt_id=p.prompt_id, ended=p.ended) for p in self.prompts),
         )
         arrays: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in self.prompts]) for name in _COLUMNS}
-        for guesser in self.guessers:
-            for name in Guesses._fields:
-                parts = [getattr(prompt.guesses[guesser], name) for prompt in self.prompts]
-                arrays[f"{guesser}_{name}"] = np.concatenate(parts)
-        if all_ahead := [prompt.ahead for prompt in self.prompts if prompt.ahead is not None and self.num_ahead]:
-            for name in Guesses._fields:
-                parts = [getattr(ahead, name)[:, : self.num_ahead] for ahead in all_ahead]
-                arrays[f"{_AHEAD}_{name}"] = np.concatenate(parts)
+        sources: dict[str, list[Guesses]] = {
+            guesser: [prompt.guesses[guesser] for prompt in self.prompts] for guesser in self.guessers
+        }
+        if most := self.num_ahead:
+            sources[_AHEAD] = [Guesses(*(column[:, :most] for column in p.ahead)) for p in self.prompts if p.ahead]
+        for source, of_prompts in sources.items():
+            for name, columns in zip(Guesses._fields, zip(*of_prompts, strict=True), strict=True):
+                arrays[f"{source}_{name}"] = np.concatenate(columns)
         if self.num_experts:
             arrays[ROUTES] = np.concatenate([prompt.routes for prompt in self.prompts if prompt.routes is not None])
         arrays["lengths"] = np.array([len(prompt.target_tokens) for prompt in self.prompts])
@@ -234,15 +266,16 @@ _SHARED = _About.model_fields.keys() - {"prompts"}  # fields that are those of t
 def _split(prompts: Sequence[_PromptFacts], arrays: Mapping[str, np.ndarray]) -> list[TracedPrompt]:
     of_prompt = [*pairwise(np.cumsum([0, *arrays["prompt_lengths"].tolist()]).tolist())]
     of_output = [*pairwise(np.cumsum([0, *arrays["lengths"].tolist()]).tolist())]
-    ahead, routes = _guesses(arrays, _AHEAD), arrays.get(ROUTES)
+    guesses, routes = _guesses(arrays), arrays.get(ROUTES)
+    ahead = guesses.pop(_AHEAD, None)
     return [
         TracedPrompt(
             prompt_id=facts.prompt_id,
             prompt_tokens=arrays["prompt_tokens"][before:after],
             target_tokens=arrays["target_tokens"][start:stop],
             guesses={
-                guesser: Guesses(tokens[start:stop], logprobs[start:stop])
-                for guesser, (tokens, logprobs) in _all_guesses(arrays).items()
+                Guesser(source): Guesses(tokens[start:stop], logprobs[start:stop])
+                for source, (tokens, logprobs) in guesses.items()
             },
             ranks=arrays["ranks"][start:stop],
             ended=facts.ended,
@@ -253,18 +286,17 @@ def _split(prompts: Sequence[_PromptFacts], arrays: Mapping[str, np.ndarray]) ->
     ]
 
 
-def _all_guesses(arrays: Mapping[str, np.ndarray]) -> dict[Guesser, Guesses]:
-    found = {guesser: _guesses(arrays, guesser) for guesser in Guesser}
-    return {guesser: guesses for guesser, guesses in found.items() if guesses is not None}
-
-
-def _guesses(arrays: Mapping[str, np.ndarray], source: str) -> Guesses | None:
-    """Guesses of all prompts from one source, if there are any. ValueError if only one of the two arrays is there."""
-    names = [f"{source}_{name}" for name in Guesses._fields]
-    present = [name for name in names if name in arrays]
-    if present and present != names:
-        raise ValueError(f"{min(set(names) - set(present))} is missing, but there is {present[0]}")
-    return Guesses(*(arrays[name] for name in names)) if present else None
+def _guesses(arrays: Mapping[str, np.ndarray]) -> dict[str, Guesses]:
+    """Guesses of all prompts by their source. ValueError if only one of a source's two arrays is there."""
+    found: dict[str, Guesses] = {}
+    for source in (*Guesser, _AHEAD):
+        names = [f"{source}_{name}" for name in Guesses._fields]
+        present = [name for name in names if name in arrays]
+        if present and present != names:
+            raise ValueError(f"{min(set(names) - set(present))} is missing, but there is {present[0]}")
+        if present:
+            found[source] = Guesses(*(arrays[name] for name in names))
+    return found
 
 
 def _check(arrays: Mapping[str, np.ndarray], about: _About) -> None:
@@ -281,10 +313,8 @@ def _check(arrays: Mapping[str, np.ndarray], about: _About) -> None:
     _check_column("prompt_tokens", arrays["prompt_tokens"], rows=int(arrays["prompt_lengths"].sum()))
     for name in _COLUMNS:
         _check_column(name, arrays[name], rows=num_outputs)
-    for guesser, guesses in _all_guesses(arrays).items():
-        _check_guesses(guesser, guesses, rows=num_outputs, dimensions=2)
-    if (ahead := _guesses(arrays, _AHEAD)) is not None:
-        _check_guesses(_AHEAD, ahead, rows=num_outputs, dimensions=3)
+    for source, guesses in _guesses(arrays).items():
+        _check_guesses(source, guesses, rows=num_outputs, dimensions=3 if source == _AHEAD else 2)
     check_routes(arrays, rows=num_outputs, num_experts=about.num_experts)
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from swiftspec.artifacts.basis import read_profile, read_trace
 from swiftspec.artifacts.fleet import DraftLength
 from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.planned import read_profile, read_trace
 from swiftspec.cli import console
 from swiftspec.cli.outputs import read_plan, saved, write_json
 from swiftspec.cli.verbs.plans import ExportFlags

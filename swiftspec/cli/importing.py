@@ -18,7 +18,7 @@ from swiftspec.devices import registered_device
 from swiftspec.files.document import Origin
 from swiftspec.files.reading import open_input
 from swiftspec.models.draft_kinds import KIND_OF_DRAFTER
-from swiftspec.models.drafters import Drafter
+from swiftspec.models.heads import Drafter
 
 PACKAGE = "aiconfigurator"
 _ZIP = b"PK"  # a trace begins so

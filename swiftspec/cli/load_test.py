@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from swiftspec.api.load_testing import load_test as measure
-from swiftspec.artifacts.load_test import LoadTest
+from swiftspec.artifacts.load_report import LoadTest
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_files

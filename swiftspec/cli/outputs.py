@@ -11,8 +11,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from swiftspec.artifacts.basis import files_of
 from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.planned import files_of
 from swiftspec.cli import console
 from swiftspec.errors import check_extra
 from swiftspec.files.writing import STDOUT, Destination, locate, write_output

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from swiftspec.artifacts.plan import named_group
+from swiftspec.artifacts.candidate import named_group
 from swiftspec.artifacts.profile import Profile, StepPoint
 from swiftspec.artifacts.routes import ExpertsTouched
 from swiftspec.cli import console

@@ -8,9 +8,9 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.plan import Candidate
+from swiftspec.artifacts.planned import candidate_of
 from swiftspec.artifacts.prompts import Prompt, read_prompts
 from swiftspec.cli import console
 from swiftspec.cli.nodes import executor_of, is_of_torchrun, serve_rank, write_new_secret

@@ -8,9 +8,9 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from swiftspec.artifacts.basis import candidate_of, searching
 from swiftspec.artifacts.pair import model_name, named_dtype
 from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.planned import candidate_of, searching
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse
 from swiftspec.cli.load_test import read_api_keys
@@ -27,7 +27,7 @@ from swiftspec.engine.requests import Tenant
 from swiftspec.errors import FieldError, check_extra
 from swiftspec.files.document import ModelRef
 from swiftspec.machine import cores_here
-from swiftspec.models.generation_config import GenerationConfig
+from swiftspec.models.config_json import GenerationConfig
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import Policy
 from swiftspec.policies.asynchronous.swiftspec_chain import SwiftSpecChain

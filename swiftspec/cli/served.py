@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from swiftspec.artifacts.basis import read_profile
 from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.planned import read_profile
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.prompts import Prompt
 from swiftspec.artifacts.served import Served

@@ -110,7 +110,7 @@ REPLAYED: Final[Mapping[str, Setting]] = {
     "rate": Setting(float, 0, "stretch the time axis to these requests/s"),
     "time_unit": Setting(str, 0, "of mooncake's stamps, s or ms, where the file does not tell", values=("s", "ms")),
 }
-# Those of models.drafters, which help does without.
+# Those of models.heads, which help does without.
 _DRAFTERS: Final = ("eagle", "eagle3", "mtp", "p-eagle", "dflash", "dspark", "domino", "pard")
 CONDITIONS: Final[Mapping[str, Setting]] = {
     "kind": Setting(

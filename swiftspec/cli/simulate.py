@@ -6,11 +6,10 @@ from typing import Any
 
 from swiftspec.api import simulate as replay
 from swiftspec.api.planning import planned_load, simulate_load
-from swiftspec.artifacts.basis import candidate_of, searching
 from swiftspec.artifacts.load_metrics import SimulatedLoad
 from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.plan import Candidate
-from swiftspec.artifacts.planned import Planned
+from swiftspec.artifacts.planned import Planned, candidate_of, searching
 from swiftspec.artifacts.profile import Profile
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse, refuse_settings

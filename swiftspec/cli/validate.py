@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from swiftspec.artifacts.basis import read_profile, read_trace
 from swiftspec.artifacts.gain import Verdict
 from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.planned import read_profile, read_trace
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.prompts import read_prompts, spread
 from swiftspec.artifacts.report import PolicyReport, Report

@@ -15,7 +15,7 @@ from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.errors import FieldError
 from swiftspec.models import sharded
 from swiftspec.models.heads import Product
-from swiftspec.models.layers import halves
+from swiftspec.models.layer_parts import halves
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role

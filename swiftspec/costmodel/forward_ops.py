@@ -11,8 +11,7 @@ from swiftspec.models import QUANTISATIONS, sharded
 from swiftspec.models.heads import Product
 from swiftspec.models.names import unknown
 from swiftspec.models.quantisation import BF16_BYTES
-from swiftspec.models.spec import ModelSpec
-from swiftspec.models.weights import dense_format
+from swiftspec.models.spec import ModelSpec, dense_format
 from swiftspec.timing.latency import Provenance
 
 FUSED = "fused"  # residual and norm in the same kernel

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from swiftspec.timing.least_squares import never_negative
+from swiftspec.timing.sharing import never_negative
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from swiftspec.engine.channel.curve import Curve, read_secret
 from swiftspec.engine.channel.introduction import Introduction
 from swiftspec.engine.channel.zmq_channel import Channel
 from swiftspec.models import MOST_PADDING
-from swiftspec.models.vocabulary import vocabulary_digest
+from swiftspec.models.tokenizer import vocabulary_digest
 
 _SETTINGS = {"address", "secret_file", "limit_ms"}
 _log = logging.getLogger("vllm.swiftspec")

@@ -9,8 +9,8 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from swiftspec.artifacts.basis import candidate_of, searching
 from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.planned import candidate_of, searching
 from swiftspec.engine import scoring
 from swiftspec.engine.checks import ContextLimit, check_devices, fitting_context
 from swiftspec.engine.chunks import Chunk, Chunks, Finish

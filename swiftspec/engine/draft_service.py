@@ -13,7 +13,7 @@ from swiftspec.errors import FieldError
 from swiftspec.files.document import ModelRef
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.spec import ModelSpec, model_directory
-from swiftspec.models.vocabulary import vocabulary_digest
+from swiftspec.models.tokenizer import vocabulary_digest
 from swiftspec.policies import Policy
 from swiftspec.policies.base import check_draft, drafts_elsewhere
 from swiftspec.policies.registry import POLICIES

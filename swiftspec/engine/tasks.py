@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self, overload
 
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.prompts import Prompt
-from swiftspec.artifacts.sampling_params import GREEDY, SamplingParams
+from swiftspec.artifacts.trace import GREEDY, SamplingParams
 from swiftspec.engine.checks import ContextLimit
 from swiftspec.engine.requests import Task
 from swiftspec.models.spec import ModelSpec, model_directory

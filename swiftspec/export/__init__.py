@@ -6,22 +6,22 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from swiftspec.acceptance.importing import chain_rates
-from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.fleet import DraftLength
-from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.gain import Verdict
+from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.planned import candidate_of
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.devices import DEVICES
 from swiftspec.engines import Engine
 from swiftspec.engines.words import LengthRange, Method
 from swiftspec.errors import FieldError
-from swiftspec.export.command import ServerSettings, server_command
-from swiftspec.export.limits import not_expressed, remarks
-from swiftspec.export.nearest import Runnable, checkpoint, drafter_of, method_of, model_argument, nearest
-from swiftspec.export.result import Export
+from swiftspec.export.command import Export, ServerSettings, server_command
+from swiftspec.export.nearest import Runnable, checkpoint, drafter_of, has_policy, method_of, model_argument, nearest
 from swiftspec.models.device_layout import DeviceLayout
-from swiftspec.policies import POLICIES, Layout
+from swiftspec.policies import POLICIES, Layout, Policy
 from swiftspec.policies.base import drafts_chain, drafts_elsewhere, shape_of
 from swiftspec.policies.effects import Role
+from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 
 # Draft tokens by batch size of chains on some devices, in some processes on a CPU, for at most so many requests.
 Lengths = Callable[[int, int, int], Sequence[DraftLength]]
@@ -30,6 +30,7 @@ __all__ = ["Export", "Lengths", "export_plan", "expressible", "length_ranges"]
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _DTYPES |= {name: name for name in _DTYPES.values()}
+_OTHER_WEIGHTS = ("int8", "int4", "mxfp4", "nvfp4")
 ADDRESS = "ipc:///tmp/swiftspec-draft"
 _MOST_RUNNING = 64  # requests, whose caches a draft server allocates when it starts; all others decode plainly
 _NEVER = "Draft tokens by batch size: {engine} always drafts as many."
@@ -238,3 +239,76 @@ def _imitating(served: ServerSettings, trace: AcceptanceTrace) -> ServerSettings
 def _quantisation(plan: Plan) -> dict[Role, str]:
     stated = {Role.TARGET: plan.target.dtype, Role.DRAFT: plan.draft.dtype} | plan.quantisation
     return {role: name for role, name in stated.items() if name in ("fp8", "int8", "int4")}
+
+
+def not_expressed(plan: Plan, planned: Candidate, engine: Engine) -> Iterator[str]:
+    """Sentences about a planned candidate, the most important first."""
+    policy, name = planned.build(), engine.full_name
+    drafter = drafter_of(plan.draft.model)
+    is_known = has_policy(engine, policy, drafter)
+    if policy.layout is Layout.DISAGGREGATED and not is_known:
+        yield (f"A draft on devices of its own ({planned.split}): {name} runs both models in turn on the same devices.")
+        yield f"Drafting while the target verifies ({planned.policy}): {name} drafts between verifications only."
+        yield from _degrees(planned, engine)
+        yield f"Decoding alone when the draft is late (after {planned.patience_s:g} s): {name} waits for its draft."
+    if not is_known:
+        yield from _shape(policy, engine, drafter)
+    control = planned.control
+    if control is None and plan.under_load is not None:
+        control = plan.under_load.options.control
+    if control not in (None, "none"):
+        yield f"The control {control}, which changes how much is verified under load: {name} has no such one."
+    for role, model in ((Role.TARGET, plan.target), (Role.DRAFT, plan.draft)):
+        if model.inflate is not None:
+            yield f"The {role}'s inflation ({model.inflate}): {name} runs {model.model} as it is."
+        if plan.quantisation.get(role, model.dtype) in _OTHER_WEIGHTS:
+            quantised = plan.quantisation.get(role, model.dtype)
+            yield f"The {role}'s weights in {quantised}: {name} reads them from a checkpoint; name such a one instead."
+
+
+def remarks(plan: Plan, found: Runnable, engine: Engine) -> Iterator[str]:
+    basis = "forwards composed of measured kernels" if plan.engine else "swiftspec's own engine"
+    yield f"Speeds are predicted for {basis} on {plan.device}; none was measured on {engine.full_name}."
+    plain = plan.candidates.get("autoregressive")
+    speed = plain.tokens_per_s if plain is not None else 0.0
+    if found.tokens_per_s is not None and speed > found.tokens_per_s and found.policy.target_rows > 1:
+        yield f"Without a draft {speed:.1f} tokens/s are predicted, which is more; --policy autoregressive exports it."
+    if plan.gain is not None and plan.gain.verdict is Verdict.OPEN:
+        interval = f"{plan.gain.low:.2f} to {plan.gain.high:.2f} times plain decoding"
+        yield f"Whether drafting gains is open ({interval}): {plan.gain.closed_by}."
+    if plan.fleet is not None and plan.fleet.num_replicas > 1:
+        yield (
+            f"The command starts one of {plan.fleet.num_replicas} equal servers: run it once for each, on devices "
+            "and a port of its own, behind a proxy that gives requests out in turn."
+        )
+    if plan.longest_request:
+        longest = plan.longest_request
+        yield f"Requests of up to {longest} tokens, output included, were planned for: longer ones are refused."
+
+
+def _degrees(planned: Candidate, engine: Engine) -> Iterator[str]:
+    target, draft = (len(planned.groups[role]) for role in (Role.TARGET, Role.DRAFT))
+    allowed = (1, target) if engine.leaves_draft_whole else (target,)
+    if draft not in allowed:
+        parts = "A draft that is not divided" if draft == 1 else f"A draft divided into {draft} parts"
+        rule = "into as many parts as the target, or not at all" if 1 in allowed else "into as many parts as the target"
+        yield f"{parts}: {engine.full_name} divides it {rule}."
+
+
+def _shape(policy: Policy, engine: Engine, drafter: Method) -> Iterator[str]:
+    name = engine.full_name
+    if drafts_chain(policy):
+        yield f"Drafts by {drafter}: {name} has no such method."
+    if policy.num_candidates > 1:
+        trees = "chains and EAGLE-2's trees" if engine.eagle2_trees else "chains"
+        yield f"A tree of {policy.target_rows} rows ({policy.name}): {name} verifies {trees} only."
+    if policy.fuzzy:
+        yield f"Draft forwards with several layers at once ({policy.name}): {name} has none."
+    if policy.exits:
+        yield f"Drafting from the middle of the target ({policy.name}): {name} has no early exit."
+    if policy.target_groups > 1:
+        yield f"{policy.target_groups} copies of the target for one request: {name} gives a request to one."
+    if isinstance(policy, SuffixDecoding) and method_of(policy, drafter) in engine.methods:
+        yield f"{policy.branches} continuations of a token ({policy.name}): {name} follows one."
+    elif policy.layout is Layout.TARGET_ONLY:
+        yield f"Drafts by {policy.name}: {name} has no such method."

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from swiftspec.artifacts.plan import Candidate, Plan, described
+from swiftspec.artifacts.candidate import Candidate, described
+from swiftspec.artifacts.plan import Plan
 from swiftspec.engines import Engine
 from swiftspec.engines.words import METHODS_BY_DRAFT, Method
 from swiftspec.errors import FieldError

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from swiftspec.engines import Engine
-from swiftspec.export.command import Command, local_arguments
-from swiftspec.export.result import Export
+from swiftspec.export.command import Command, Export, local_arguments
 from swiftspec.external.server import RunningServer, ServerCommand, draft_server, started
 from swiftspec.files.writing import write_output
 from swiftspec.machine import free_port

@@ -77,9 +77,9 @@ def read_input(path: Path, *, most_bytes: int, pipes: bool = False) -> bytes:
     return content
 
 
-def read_lines(path: Path, *, most_bytes: int, descriptor: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of every line, one at a time, none longer than `most_bytes`; from `descriptor` if given."""
-    with os.fdopen(open_input(path) if descriptor is None else os.dup(descriptor), "rb") as file:
+def read_lines(path: Path, *, most_bytes: int, pipes: bool = False) -> Iterator[tuple[int, bytes]]:
+    """Number and bytes of every line, one at a time, none longer than `most_bytes`. `pipes` as for `open_input`."""
+    with os.fdopen(open_input(path, pipes=pipes), "rb") as file:
         number = 0
         try:
             while line := file.readline(most_bytes + 1):

@@ -20,6 +20,7 @@ _MOST_AT_ONCE = 2048
 _TOO_MANY = 429
 _WARM_UP_TOKENS = 8
 _KEPT_WITHIN_S, _LOOK_EVERY_S = 2.0, 0.05
+_WAIT_S = 1.0  # for an end; then for another such time
 
 PromptTokens = tuple[int, ...]
 
@@ -103,8 +104,8 @@ def send_workload(
     limits = {each.name: each for each in workload.classes}
     name, answers = uuid4().hex, dict[int, StreamedCompletion]()
     names = {number: f"{name}-{number}" for number in range(len(requests))}
-    at_once = workload.arrivals.num_clients if workload.is_closed else None
-    start_s, late_s = time.perf_counter(), 0.0
+    at_once = workload.arrivals.num_clients
+    start_s = time.perf_counter()
 
     def send(number: int) -> StreamedCompletion:
         asked = requests[number]
@@ -120,26 +121,46 @@ def send_workload(
     with ThreadPoolExecutor(min(at_once or _MOST_AT_ONCE, len(requests))) as threads:
         pending: dict[Future[StreamedCompletion], int] = {}
 
-        def take(within_s: float | None) -> None:
+        def submit(number: int) -> None:
+            pending[threads.submit(send, number)] = number
+
+        def take(within_s: float) -> int:
+            if not pending:
+                time.sleep(within_s)
             done, _ = wait(pending, timeout=within_s, return_when=FIRST_COMPLETED)
             for future in done:
                 answers[pending.pop(future)] = future.result()
                 progress(len(answers), len(requests), "requests")
+            return len(answers)
 
-        for number, asked in enumerate(requests):
-            if at_once is not None:
-                while len(pending) >= at_once:
-                    take(None)
-            else:
-                while (left_s := start_s + asked.arrival_s - time.perf_counter()) > 0:
-                    take(left_s) if pending else time.sleep(left_s)
-                late_s = max(late_s, -left_s)
-            pending[threads.submit(send, number)] = number
-        while pending:
-            take(None)
+        late_s = send_in_turn([asked.arrival_s for asked in requests], at_once, submit, take)
     ordered = [answers[number] for number in range(len(requests))]
     num_answered = sum(not answer.error for answer in ordered)
     return _sent(workload, ordered, start_s, late_s, _timelines(client, names, num_answered))
+
+
+def send_in_turn(
+    arrivals_s: Sequence[float], at_once: int | None, send: Callable[[int], None], take: Callable[[float], int]
+) -> float:
+    """Send each request at its time, or when a client of a closed loop is free, and wait until all have ended.
+
+    at_once: clients of a closed loop, in which all arrive at 0.
+    send: a request by its number.
+    take: waits for ends, at most so many seconds, and returns how many there were so far.
+
+    Returns the longest delay of a request after its arrival in seconds; 0 in a closed loop.
+    """
+    start_s, late_s, ended = time.perf_counter(), 0.0, 0
+    for number, arrival_s in enumerate(arrivals_s):
+        while at_once is not None and number - ended >= at_once:
+            ended = take(_WAIT_S)
+        while (left_s := start_s + arrival_s - time.perf_counter()) > 0:
+            ended = take(left_s)
+        late_s = max(late_s, -left_s) if at_once is None else 0.0
+        send(number)
+    while ended < len(arrivals_s):
+        ended = take(_WAIT_S)
+    return late_s
 
 
 def _timelines(client: ServerClient, names: Mapping[int, str], num_answered: int) -> dict[int, Timeline]:

@@ -11,7 +11,7 @@ from swiftspec.models.published import (
 )
 from swiftspec.models.quantisation import QUANTISATIONS, Quantisation
 from swiftspec.models.sharding import Shard, shard_of, sharded
-from swiftspec.models.weights import weight_bytes
+from swiftspec.models.spec import weight_bytes
 
 __all__ = [
     "MOST_PADDING",

@@ -3,11 +3,17 @@
 Sizes are numbers of values. Each part says how many weights, cached values and state it has, and what one of several
 devices holds of it. Sources: multi-head latent attention and routed experts, DeepSeek-V3 (arXiv 2412.19437); its sparse
 attention, DeepSeek-V3.2; the gated delta rule, arXiv 2412.06464; Kimi delta attention, arXiv 2510.26692.
+
+Layers also come in groups, for layer-parallel forwards, and in halves, for early exits.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+T = TypeVar("T")
+_LAYERS_PER_GROUP = 4  # EasySpec's choice (arXiv 2502.02493): with more, the layers' inputs differ too much
 _ALIGNMENT = 16  # columns: the smallest tile of a tensor-core product
 
 
@@ -19,6 +25,11 @@ class _Part:
     @property
     def kv_values(self) -> int:
         """Cached values per token."""
+        return 0
+
+    @property
+    def window(self) -> int:
+        """Latest tokens that it reads; 0 for all."""
         return 0
 
     @property
@@ -39,7 +50,6 @@ class _Part:
 class GroupedAttention(_Part):
     """Attention with key/value heads of their own, as in dense models.
 
-    window: latest tokens that it reads; 0 for all.
     is_gated: whether a product as wide as the queries gates its output.
     norms_heads_together: whether queries and keys are normed over all their heads at once, so that devices have to add
         their squares.
@@ -280,3 +290,16 @@ class Layer:
 def padded_columns(size: int, degree: int) -> int:
     """Columns that each of `degree` devices has of a product of this width, padded to equal multiples of 16."""
     return size if degree == 1 else -(-size // (degree * _ALIGNMENT)) * _ALIGNMENT
+
+
+def layer_groups(layers: Sequence[T]) -> list[Sequence[T]]:
+    """The first layer alone, the others in groups; the last one alone too, if that leaves two for a group."""
+    inner, last = (layers[1:-1], layers[-1:]) if len(layers) > 3 else (layers[1:], ())
+    groups = [inner[first : first + _LAYERS_PER_GROUP] for first in range(0, len(inner), _LAYERS_PER_GROUP)]
+    return [group for group in (layers[:1], *groups, last) if group]
+
+
+def halves(layers: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
+    """The layers before an early exit, and those after it."""
+    middle = len(layers) // 2
+    return layers[:middle], layers[middle:]

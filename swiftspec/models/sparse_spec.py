@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.layer_parts import Attention, DenseNetwork, Experts, FeedForward, GroupedAttention, Layer
-from swiftspec.models.spec import ModelSpec, dtype_bytes
-
-_STATE_BYTES = 4  # recurrent states are kept in fp32 (mamba_ssm_dtype in the models' config.json)
+from swiftspec.models.spec import ModelSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,8 +37,8 @@ class SparseSpec(ModelSpec):
 
         windows: latest tokens that each layer reads; 0 for all.
         """
-        network = spec.experts or DenseNetwork(size=spec.intermediate_size)
-        attention = GroupedAttention(num_heads=spec.num_heads, num_kv_heads=spec.num_kv_heads, head_dim=spec.head_dim)
+        (attention,), (network,) = spec.attentions, spec.feed_forwards
+        assert isinstance(attention, GroupedAttention), "a dense model has no other"
         if spec.experts is not None:
             active = spec.experts.num_active * spec.experts.size
             spec = dataclasses.replace(spec, intermediate_size=active)
@@ -61,35 +59,11 @@ class SparseSpec(ModelSpec):
 
     @property
     def attentions(self) -> Counter[Attention]:
-        """Kinds of attention, and the number of layers with each."""
         return Counter(layer.attention for layer in self.layers if layer.attention)
 
     @property
     def feed_forwards(self) -> Counter[FeedForward]:
-        """Kinds of feed-forward networks, and the number of layers with each."""
         return Counter(layer.feed_forward for layer in self.layers if layer.feed_forward)
-
-    @property
-    def is_recurrent(self) -> bool:
-        """Whether a layer keeps a state, so that rejected tokens cannot be cut out of what it remembers."""
-        return any(part.state_values for part in self.attentions)
-
-    @property
-    def matrix_parameters(self) -> int:
-        networks = sum(count * part.num_parameters(self.hidden_size) for part, count in self.feed_forwards.items())
-        return self.attention_parameters + networks
-
-    @property
-    def attention_parameters(self) -> int:
-        return sum(count * part.num_parameters(self.hidden_size) for part, count in self.attentions.items())
-
-    @property
-    def expert_parameters(self) -> int:
-        return sum(
-            count * part.routed_parameters(self.hidden_size)
-            for part, count in self.feed_forwards.items()
-            if isinstance(part, Experts)
-        )
 
     @property
     def num_parameters(self) -> int:
@@ -113,21 +87,6 @@ class SparseSpec(ModelSpec):
         """A dense layer as wide as this model, as heads have that read its hidden states."""
         shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(ModelSpec)}
         return ModelSpec(**{**shared, "num_layers": 1, "num_mtp_layers": 0, "experts": None, "stored": None})
-
-    def kv_bytes_per_token(self, dtype: str) -> int:
-        """Memory of what is kept of every token, all layers; windows and states, which do not grow, excepted."""
-        values = sum(count * part.kv_values for part, count in self.attentions.items() if not _window(part))
-        return values * dtype_bytes(dtype)
-
-    def fixed_bytes(self, dtype: str, *, context: int, rows: int) -> int:
-        """Memory of a sequence that does not grow with it: its windows, and its state after each of `rows` rows."""
-        kept = sum(
-            count * part.kv_values * min(_window(part), context)
-            for part, count in self.attentions.items()
-            if _window(part)
-        )
-        states = sum(count * part.state_values for part, count in self.attentions.items())
-        return kept * dtype_bytes(dtype) + states * _STATE_BYTES * (1 + rows)
 
     def objection(self, degree: int) -> str | None:
         """Reason why a group of `degree` devices cannot hold it; None if it can."""
@@ -188,7 +147,3 @@ def experts_of(layers: tuple[Layer, ...]) -> Experts | None:
 
 def _whole(part: FeedForward) -> FeedForward:
     return dataclasses.replace(part, is_divided_whole=True) if isinstance(part, Experts) else part
-
-
-def _window(part: Attention) -> int:
-    return getattr(part, "window", 0)

@@ -4,6 +4,7 @@ Standard library, numpy and pydantic only: planning must work on a machine witho
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,9 @@ from typing import Any, Final
 from swiftspec.errors import FieldError
 from swiftspec.models.config_json import ConfigJson
 from swiftspec.models.families import PLANNED_ONLY
-from swiftspec.models.layer_parts import Experts
-from swiftspec.models.names import ARCHITECTURES
-from swiftspec.models.quantisation import Part, StoredWeights
+from swiftspec.models.layer_parts import Attention, DenseNetwork, Experts, FeedForward, GroupedAttention
+from swiftspec.models.names import ARCHITECTURES, unknown
+from swiftspec.models.quantisation import BF16_BITS, BF16_BYTES, QUANTISATIONS, Part, StoredWeights
 from swiftspec.models.rotary import RUNNABLE_SCALINGS, USUAL_THETA, RopeScaling, longest_context, read_rope, rope_fields
 
 _DTYPE_BYTES: Final = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "int8": 1, "fp8": 1}
@@ -27,6 +28,7 @@ _USE_WINDOWS: Final = ("mistral", "mixtral")  # unless the window is null
 _DEFAULT_EXPERTS: Final = {"mixtral": (8, 2), "qwen3_moe": (128, 8)}  # of a layer, and of a token
 _DEFAULT_EPS: Final = {"mixtral": 1e-5}
 _USUAL_EPS: Final = 1e-6
+_STATE_BYTES: Final = 4  # recurrent states are kept in fp32 (mamba_ssm_dtype in the models' config.json)
 
 
 def dtype_bytes(dtype: str) -> int:
@@ -140,20 +142,40 @@ class ModelSpec:
         return 1
 
     @property
+    def attentions(self) -> Counter[Attention]:
+        """Kinds of attention, and the number of layers with each."""
+        attention = GroupedAttention(num_heads=self.num_heads, num_kv_heads=self.num_kv_heads, head_dim=self.head_dim)
+        return Counter({attention: self.num_layers})
+
+    @property
+    def feed_forwards(self) -> Counter[FeedForward]:
+        """Kinds of feed-forward networks, and the number of layers with each."""
+        return Counter({self.experts or DenseNetwork(size=self.intermediate_size): self.num_layers})
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether a layer keeps a state, so that rejected tokens cannot be cut out of what it remembers."""
+        return any(part.state_values for part in self.attentions)
+
+    @property
     def attention_parameters(self) -> int:
         """Weights of all layers' attention, without biases and norms."""
-        return self.num_layers * self.hidden_size * 2 * (self.query_size + self.kv_size)
+        return sum(count * part.num_parameters(self.hidden_size) for part, count in self.attentions.items())
 
     @property
     def matrix_parameters(self) -> int:
         """Weights of all layers' projections: attention and feed-forward, without biases and norms."""
-        networks = self.num_layers * (self.experts.num_experts if self.experts else 1)
-        return self.attention_parameters + networks * 3 * self.hidden_size * self.intermediate_size
+        networks = sum(count * part.num_parameters(self.hidden_size) for part, count in self.feed_forwards.items())
+        return self.attention_parameters + networks
 
     @property
     def expert_parameters(self) -> int:
         """Weights of routed experts, which some formats quantise alone."""
-        return self.num_layers * self.experts.routed_parameters(self.hidden_size) if self.experts else 0
+        return sum(
+            count * part.routed_parameters(self.hidden_size)
+            for part, count in self.feed_forwards.items()
+            if isinstance(part, Experts)
+        )
 
     @property
     def parameters_by_part(self) -> dict[Part, int]:
@@ -177,13 +199,15 @@ class ModelSpec:
         return self.matrix_parameters + self.num_layers * layer + embeddings + self.hidden_size
 
     def kv_bytes_per_token(self, dtype: str) -> int:
-        """Memory of one token's keys and values, all layers."""
-        return 2 * self.num_layers * self.kv_size * dtype_bytes(dtype)
+        """Memory of what is kept of every token, all layers; windows and states, which do not grow, excepted."""
+        values = sum(count * part.kv_values for part, count in self.attentions.items() if not part.window)
+        return values * dtype_bytes(dtype)
 
     def fixed_bytes(self, dtype: str, *, context: int, rows: int) -> int:
-        """Memory of a sequence that does not grow with it: nothing. As in a model with windows or states."""
-        del dtype, context, rows
-        return 0
+        """Memory of a sequence that does not grow with it: its windows, and its state after each of `rows` rows."""
+        kept = sum(count * part.kv_values * min(part.window, context) for part, count in self.attentions.items())
+        states = sum(count * part.state_values for part, count in self.attentions.items())
+        return kept * dtype_bytes(dtype) + states * _STATE_BYTES * (1 + rows)
 
     def objection(self, degree: int) -> str | None:
         """Reason why a group of `degree` devices cannot hold it: none, since its shards are padded."""
@@ -292,3 +316,26 @@ class _Config(ConfigJson):
             num_mtp_layers=self.count("num_nextn_predict_layers"),
             experts=experts,
         )
+
+
+def dense_format(quantisation: str, spec: ModelSpec) -> str:
+    """Format of a model's matrices other than its routed experts', or of most of them if its checkpoint has several."""
+    if spec.stored is not None and spec.stored.name == quantisation:
+        return spec.stored.dense
+    return "bf16" if QUANTISATIONS[quantisation].experts_only and spec.experts else quantisation
+
+
+def weight_bytes(spec: ModelSpec, quantisation: str) -> int:
+    """Memory of a model's weights; in the format of its checkpoint, as that has it.
+
+    ValueError for a quantisation that is not in the table.
+    """
+    if quantisation not in QUANTISATIONS:
+        raise unknown("quant", quantisation, QUANTISATIONS)
+    dense = QUANTISATIONS[dense_format(quantisation, spec)].bits_per_weight
+    bits = {Part.ATTENTION: dense, Part.NETWORKS: dense, Part.EXPERTS: QUANTISATIONS[quantisation].bits_per_weight}
+    if spec.stored is not None and spec.stored.name == quantisation:
+        bits = dict(spec.stored.bits_by_part)
+    parts = spec.parameters_by_part
+    rest = spec.num_parameters - sum(parts.values())
+    return round(sum(count * bits.get(part, BF16_BITS) for part, count in parts.items()) / 8) + rest * BF16_BYTES

@@ -11,7 +11,6 @@ from swiftspec.devices import DeviceSpec
 from swiftspec.engines.description import USABLE_SHARE
 from swiftspec.models import QUANTISATIONS, sharded, weight_bytes
 from swiftspec.models.quantisation import BF16_BYTES
-from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.search.option import Option
 from swiftspec.policies import Layout
@@ -46,8 +45,7 @@ class MemoryModel:
     @property
     def is_recurrent(self) -> bool:
         """Whether the target keeps a state beside its KV cache."""
-        target = self.specs[Role.TARGET]
-        return isinstance(target, SparseSpec) and target.is_recurrent
+        return self.specs[Role.TARGET].is_recurrent
 
     def usable_bytes(self, roles: Collection[Role]) -> int:
         """Usable bytes of one device with parts of these models."""

@@ -10,8 +10,7 @@ import torch
 
 from swiftspec.artifacts.prompts import evenly
 from swiftspec.artifacts.routes import route_bytes, smallest_routes
-from swiftspec.artifacts.sampling_params import GREEDY, SamplingParams
-from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
+from swiftspec.artifacts.trace import GREEDY, AcceptanceTrace, Guesser, Guesses, SamplingParams, TracedPrompt
 from swiftspec.engine.model.drafts.block_drafter import BlockRunner
 from swiftspec.engine.model.drafts.head_runner import HeadRunner
 from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, Model, Rows

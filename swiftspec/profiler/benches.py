@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from swiftspec.artifacts.plan import named_split
+from swiftspec.artifacts.candidate import named_split
 from swiftspec.devices.local import TREE_SLOTS, Device
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler

@@ -57,12 +57,6 @@ class _Times(NamedTuple):
         return cls(*map(median, zip(*times, strict=True)))
 
 
-class _Point(NamedTuple):
-    rows: int
-    quantiles_s: tuple[float, ...]
-    provenance: Provenance = Provenance.MEASURED
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveCosts:
     """Time that a role's TP group adds to the computation of its shards."""
@@ -83,8 +77,7 @@ class CollectiveCosts:
             return [seconds for each in samples for seconds in getattr(each[count], field)]
 
         def grid(field: str) -> HostGrid:
-            latencies = {count: Latency.of_samples(together(field, count), Provenance.MEASURED) for count in rows}
-            return HostGrid([_Point(count, latency.quantiles_s) for count, latency in latencies.items()])
+            return HostGrid({n: Latency.of_samples(together(field, n), Provenance.MEASURED) for n in rows})
 
         return cls(
             all_reduce=grid("sums"),

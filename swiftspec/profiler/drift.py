@@ -81,7 +81,4 @@ class DriftProbe:
                 ):
                     before_s = profile.step(point.key).mean_s
                     ratios[point.table][point.rows].append(point.latency.mean_s / before_s)
-        return {
-            table: RowFactors({rows: median(values) for rows, values in by_rows.items()})
-            for table, by_rows in ratios.items()
-        }
+        return {table: {rows: median(values) for rows, values in by_rows.items()} for table, by_rows in ratios.items()}

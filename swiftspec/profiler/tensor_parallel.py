@@ -8,7 +8,7 @@ from itertools import product
 from swiftspec.artifacts.profile import Collective, StepPoint
 from swiftspec.files.document import ModelRef
 from swiftspec.models.inflation import inflated_spec
-from swiftspec.models.layers import halves
+from swiftspec.models.layer_parts import halves
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role

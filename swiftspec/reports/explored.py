@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from itertools import pairwise, permutations
 from math import prod
 
-from swiftspec.artifacts.plan import Explored, Plan, cost_per_million
+from swiftspec.artifacts.goal import cost_per_million
+from swiftspec.artifacts.plan import Explored, Plan
 from swiftspec.reports.formatting import count, estimated, milliseconds, money, signed_percent, speed
 from swiftspec.reports.model import DASH, SIMULATED, Curve, Curves, HeatCell, Point, Section, Table, numbers, row, texts
 

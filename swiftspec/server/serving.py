@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from swiftspec.models.generation_config import GenerationConfig
+from swiftspec.models.config_json import GenerationConfig
 from swiftspec.server.answer import Answer
 from swiftspec.server.bodies import ChatBody, CompletionBody, ScoringBody, TokenizeBody
 from swiftspec.server.chat_template import TemplateSource

@@ -38,10 +38,19 @@ def to_events(
         for span in sorted(timeline.spans, key=lambda span: span.start_s):
             process = (span.role, span.group)
             start_ns, end_ns = (round((at_s + shift_s - origin_s) * 1e9) for at_s in (span.start_s, span.end_s))
-            arguments = {"request": timeline.request, "model": span.model.value, "rows": span.rows}
-            if span.tokens:
-                arguments["tokens"] = span.tokens
-            events.append(_slice(pids[process], lane, span.phase.value, start_ns, end_ns, arguments))
+            tokens = {"tokens": span.tokens} if span.tokens else {}
+            events.append(
+                {
+                    "ph": "X",
+                    "cat": "phase",
+                    "name": span.phase.value,
+                    "pid": pids[process],
+                    "tid": pids[process] + lane * _LANES_APART,
+                    "ts": start_ns / 1000,
+                    "dur": (end_ns - start_ns) / 1000,
+                    "args": {"request": timeline.request, "model": span.model.value, "rows": span.rows} | tokens,
+                }
+            )
             ends_s[process] = span.end_s + shift_s
     return events
 
@@ -92,16 +101,3 @@ def _metadata(pid: int, role: Role, name: str, num_lanes: int) -> list[dict[str,
             for lane, thread in enumerate(threads)
         ),
     ]
-
-
-def _slice(pid: int, lane: int, phase: str, start_ns: int, end_ns: int, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "cat": "phase",
-        "name": phase,
-        "pid": pid,
-        "tid": pid + lane * _LANES_APART,
-        "ts": start_ns / 1000,
-        "dur": (end_ns - start_ns) / 1000,
-        "args": arguments,
-    }

@@ -6,6 +6,7 @@ the host's time of one request is spent in full, and a share of it for each furt
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, combinations
 from typing import Annotated, NamedTuple, Self
 
 import numpy as np
@@ -16,7 +17,6 @@ from swiftspec.errors import FieldError
 from swiftspec.files.document import Facts
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance, weakest
-from swiftspec.timing.least_squares import never_negative
 
 MOST_SEQUENCES = 4096  # more than any engine runs at once
 _ROUNDS, _LEAST_DEVIATION = 30, 1e-6
@@ -169,3 +169,19 @@ def _least_deviations(columns: _Array, values: _Array) -> _Array:
         weights = 1 / np.sqrt(np.maximum(np.abs(values - columns @ found), _LEAST_DEVIATION))
         found = never_negative(columns * weights[:, None], values * weights)
     return found
+
+
+def never_negative(columns: _Array, wanted: _Array) -> _Array:
+    """Least squares with factors of at least 0: the best of all choices of which are above it. columns (values, few).
+
+    The costs are few, and scipy.optimize takes a fifth of a second to load, which every plan would wait for.
+    """
+    count = columns.shape[1]
+    best, least = np.zeros(count), float(np.sum(wanted**2))
+    for chosen in chain.from_iterable(combinations(range(count), size) for size in range(1, count + 1)):
+        found, *_ = np.linalg.lstsq(columns[:, chosen], wanted, rcond=None)
+        missed = float(np.sum((columns[:, chosen] @ found - wanted) ** 2))
+        if missed < least and (found >= 0).all():
+            best, least = np.zeros(count), missed
+            best[list(chosen)] = found
+    return best

@@ -1,7 +1,6 @@
 """Keys of forwards' times: what a time is looked up by, and how far a machine has drifted from it. Plain data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
@@ -9,6 +8,9 @@ import numpy as np
 
 from swiftspec.policies.effects import Role
 from swiftspec.timing.timeline import Phase
+
+# Present over profiled time of forwards of one table, by rows: slower memory shows in single rows, and hardly in many.
+RowFactors = Mapping[int, float]
 
 
 class StepTable(NamedTuple):
@@ -62,31 +64,11 @@ class StepKey(NamedTuple):
         return StepTable(self.role, self.phase, self.degree, self.peer_busy, self.cold, self.ranks)
 
 
-@dataclass(frozen=True, slots=True)
-class RowFactors:
-    """Present over profiled time of forwards of one table: slower memory shows in single rows, and hardly in many.
-
-    Parameters
-    ----------
-    by_rows : mapping from int to float
-        At least one; between these numbers of rows factors are interpolated, beyond them they stay as they are.
-    """
-
-    by_rows: Mapping[int, float]
-
-    @property
-    def overall(self) -> float:
-        """The median."""
-        return median(self.by_rows.values())
-
-    def at(self, rows: int) -> float:
-        """The factor of forwards of so many rows."""
-        known = sorted(self.by_rows)
-        return float(np.interp(rows, known, [self.by_rows[each] for each in known]))
-
-
 def factor_at(factor: float | RowFactors, rows: int | None = None) -> float:
-    """A factor at a number of rows; over all of them if none is given."""
-    if isinstance(factor, RowFactors):
-        return factor.overall if rows is None else factor.at(rows)
-    return factor
+    """A factor at a number of rows, interpolated between the known ones; their median if none is given."""
+    if not isinstance(factor, Mapping):
+        return factor
+    if rows is None:
+        return median(factor.values())
+    known = sorted(factor)
+    return float(np.interp(rows, known, [factor[each] for each in known]))

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol, Self
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -44,26 +46,6 @@ def prefill_rows(num_tokens: int) -> int:
     return whole * PREFILL_CHUNK + (padded_rows(rest) if rest else 0)
 
 
-class _HostTime(Protocol):
-    """A host point of a profile."""
-
-    @property
-    def rows(self) -> int: ...
-    @property
-    def quantiles_s(self) -> tuple[float, ...]: ...
-    @property
-    def provenance(self) -> Provenance: ...
-
-
-class _StepTime(_HostTime, Protocol):
-    """A step point of a profile."""
-
-    @property
-    def context(self) -> int: ...
-    @property
-    def parts(self) -> tuple[Part, ...]: ...
-
-
 class _Column(NamedTuple):
     """Points of one number of rows. values (contexts, NUM_QUANTILES + kinds of parts): seconds."""
 
@@ -74,32 +56,37 @@ class _Column(NamedTuple):
 class StepGrid:
     """Steps of one table: bilinear between its rows and contexts, flat in context and linear in rows beyond them.
 
+    points: rows, context and latency of each.
     in_capture_sizes: rows between known ones are not interpolated but padded to the next known number. in_chunks: rows
     are those that a CPU computes for a prompt, see `prefill_rows`.
     """
 
-    def __init__(self, points: Iterable[_StepTime], *, in_capture_sizes: bool = False, in_chunks: bool = False) -> None:
+    def __init__(
+        self,
+        points: Iterable[tuple[int, int, Latency]],
+        *,
+        in_capture_sizes: bool = False,
+        in_chunks: bool = False,
+    ) -> None:
         self._in_capture_sizes = in_capture_sizes
         self._in_chunks = in_chunks
-        by_rows: dict[int, list[_StepTime]] = {}
-        for point in sorted(points, key=lambda point: (point.rows, point.context)):
-            by_rows.setdefault(point.rows, []).append(point)
-        ordered = [point for column in by_rows.values() for point in column]
+        ordered = sorted(points, key=itemgetter(0, 1))
         # Composition is a formula: it is as good between its points as at them.
-        self._is_composed = all(point.parts for point in ordered)
-        kinds = {(part.name, part.provenance) for point in ordered for part in point.parts}
+        self._is_composed = all(latency.parts for *_, latency in ordered)
+        kinds = {(part.name, part.provenance) for *_, latency in ordered for part in latency.parts}
         self._kinds = sorted(kinds) if self._is_composed else []
+        by_rows = {rows: [*same] for rows, same in groupby(ordered, key=itemgetter(0))}
         self._rows = list(by_rows)
         self._columns = [self._column(column) for column in by_rows.values()]
-        self._exact = {(point.rows, point.context): point.provenance for point in ordered}
+        self._exact = {(rows, context): latency.provenance for rows, context, latency in ordered}
         self._between = weakest([Provenance.INTERPOLATED, *self._exact.values()])
 
-    def _column(self, points: Sequence[_StepTime]) -> _Column:
+    def _column(self, points: Sequence[tuple[int, int, Latency]]) -> _Column:
         values = []
-        for point in points:
-            held = {(part.name, part.provenance): part.seconds for part in point.parts}
-            values.append([*point.quantiles_s, *[held.get(kind, 0.0) for kind in self._kinds]])
-        return _Column([point.context for point in points], np.array(values))
+        for *_, latency in points:
+            held = {(part.name, part.provenance): part.seconds for part in latency.parts}
+            values.append([*latency.quantiles_s, *[held.get(kind, 0.0) for kind in self._kinds]])
+        return _Column([context for _, context, _ in points], np.array(values))
 
     @property
     def part_names(self) -> set[str]:
@@ -157,13 +144,12 @@ class StepGrid:
 
 
 class HostGrid:
-    """Host times of one phase, linear in rows."""
+    """Host times of one phase by rows, linear between them."""
 
-    def __init__(self, points: Iterable[_HostTime]) -> None:
-        ordered = sorted(points, key=lambda point: point.rows)
-        self._rows = [point.rows for point in ordered]
-        self._values = np.array([point.quantiles_s for point in ordered])
-        self._provenances = [point.provenance for point in ordered]
+    def __init__(self, points: Mapping[int, Latency]) -> None:
+        self._rows = sorted(points)
+        self._values = np.array([points[rows].quantiles_s for rows in self._rows])
+        self._provenances = [points[rows].provenance for rows in self._rows]
 
     def at(self, rows: int) -> Latency:
         """Host time at a number of rows."""

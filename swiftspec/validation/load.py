@@ -1,7 +1,6 @@
 """Measurement of a plan under load: a workload's requests on the engine, in an open or a closed loop."""
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from queue import Empty, Queue
@@ -12,7 +11,7 @@ import numpy as np
 from swiftspec.artifacts.load_metrics import LoadMetrics, ServedRecord, load_metrics
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.prompts import Prompt, stretched
-from swiftspec.artifacts.sampling_params import SamplingParams
+from swiftspec.artifacts.trace import SamplingParams
 from swiftspec.artifacts.workload import Workload
 from swiftspec.engine.checks import ContextLimit, check_devices
 from swiftspec.engine.launcher import Generation, Launcher
@@ -21,6 +20,7 @@ from swiftspec.engine.process.interrupts import interrupts_noted
 from swiftspec.engine.requests import RequestOptions
 from swiftspec.engine.running import RequestEvent
 from swiftspec.engine.tasks import EncodedPrompts
+from swiftspec.loadtest.sending import send_in_turn
 from swiftspec.policies import Request
 from swiftspec.progress import Progress
 from swiftspec.scheduler.admission import AdmissionLimits
@@ -106,7 +106,7 @@ def engine_for_load(
             replace(request, max_new_tokens=min(_WARM_UP_TOKENS, request.max_new_tokens))
             for request in requests[: admission.max_running * replicas.num_targets]
         ]
-        _Run(engine, workload, lambda _: None).open(warm, [0.0] * len(warm))
+        engine.run(workload, warm, [0.0] * len(warm))
         yield engine
 
 
@@ -126,90 +126,65 @@ class LoadEngine:
 
         KeyboardInterrupt: if Ctrl-C ended it early. swiftspec.errors.EngineError: if a process of the target died.
         """
-        run = _Run(self, workload, lambda done: progress(done, len(requests), self.candidate.policy))
-        if workload.is_closed:
-            late_s = run.closed(requests, num_clients=workload.arrivals.num_clients or 1)
-        else:
-            late_s = run.open(requests, [request.arrival_s for request in workload.requests])
-        return _measured(workload, requests, run.ended, late_s)
-
-
-class _Run:
-    """Requests submitted to an engine, and their ends, by their numbers."""
-
-    def __init__(self, engine: LoadEngine, workload: Workload, note: Callable[[int], None]) -> None:
-        self._engine = engine
-        self._asked = workload.requests
-        self._limits = {each.name: each for each in workload.classes}
-        self._policy = engine.candidate.build()
-        self._note = note
-        # Not a SimpleQueue, see `swiftspec.engine.running.Events`.
-        self._ends: Queue[tuple[int, Generation | Exception]] = Queue()
-        self.ended: dict[int, Generation] = {}
-
-    def open(self, requests: Sequence[Request], arrivals_s: Sequence[float]) -> float:
-        """Submit each at its time, whatever has become of the others; the longest delay of a submission."""
-        start_s, late_s = time.perf_counter(), 0.0
-        for number, (request, arrival_s) in enumerate(zip(requests, arrivals_s, strict=True)):
-            while (left_s := start_s + arrival_s - time.perf_counter()) > 0:
-                self._take(within_s=left_s)
-            late_s = max(late_s, -left_s)
-            self._submit(number, request)
-        while len(self.ended) < len(requests):
-            self._take(within_s=_LOOK_EVERY_S)
-        return late_s
-
-    def closed(self, requests: Sequence[Request], *, num_clients: int) -> float:
-        """Keep `num_clients` requests under way until there are no more."""
-        submitted = 0
-        while len(self.ended) < len(requests):
-            while submitted < min(len(self.ended) + num_clients, len(requests)):
-                self._submit(submitted, requests[submitted])
-                submitted += 1
-            self._take(within_s=_LOOK_EVERY_S)
-        return 0.0
-
-    def _submit(self, number: int, request: Request) -> None:
-        def deliver(event: RequestEvent) -> None:
-            if not isinstance(event, tuple):
-                self._ends.put((number, event))
-
-        asked = self._asked[number]
-        self._engine.launcher.submit(
-            self._policy,
-            request,
-            request_id=str(number),
-            sampler=Sampler(**self._engine.sampling.of_prompt(number)),
-            options=RequestOptions(client=asked.client, tpot_s=self._limits[asked.class_name].tpot_s),
-            deliver=deliver,
+        arrivals_s = [request.arrival_s for request in workload.requests]
+        ended, late_s = self.run(workload, requests, arrivals_s, at_once=workload.arrivals.num_clients, done=progress)
+        served = sorted(ended.items())
+        records = [
+            ServedRecord.of(
+                one.timeline,
+                workload.class_of(workload.requests[number]),
+                begun_s=one.begun_s,
+                num_preemptions=one.preemptions,
+            )
+            for number, one in served
+        ]
+        return MeasuredLoad(
+            metrics=load_metrics(records),
+            records=tuple(records),
+            timelines=tuple(one.timeline for _, one in served),
+            prompt_tokens=tuple(len(requests[number].prompt) for number, _ in served),
+            late_s=late_s,
         )
 
-    def _take(self, *, within_s: float) -> None:
-        """Take the next end, if one comes in time."""
-        with suppress(Empty):
-            number, end = self._ends.get(timeout=min(within_s, _LOOK_EVERY_S))
-            if isinstance(end, Exception):
-                raise end
-            self.ended[number] = end
-            self._note(len(self.ended))
-        if self._engine.interrupted.is_set():
-            raise KeyboardInterrupt
+    def run(
+        self,
+        workload: Workload,
+        requests: Sequence[Request],
+        arrivals_s: Sequence[float],
+        *,
+        at_once: int | None = None,
+        done: Progress = lambda *_: None,
+    ) -> tuple[dict[int, Generation], float]:
+        """Outputs of requests by their number, and the longest delay of a submission; clients are the workload's."""
+        policy = self.candidate.build()
+        # Not a SimpleQueue, see `swiftspec.engine.running.Events`.
+        ends: Queue[tuple[int, Generation | Exception]] = Queue()
+        ended: dict[int, Generation] = {}
 
+        def submit(number: int) -> None:
+            def deliver(event: RequestEvent) -> None:
+                if not isinstance(event, tuple):
+                    ends.put((number, event))
 
-def _measured(
-    workload: Workload, requests: Sequence[Request], served: dict[int, Generation], late_s: float
-) -> MeasuredLoad:
-    limits = {each.name: each for each in workload.classes}
-    numbers = sorted(served)
-    records = []
-    for number in numbers:
-        one, of_class = served[number], limits[workload.requests[number].class_name]
-        record = ServedRecord.of(one.timeline, of_class, begun_s=one.begun_s, num_preemptions=one.preemptions)
-        records.append(record)
-    return MeasuredLoad(
-        metrics=load_metrics(records),
-        records=tuple(records),
-        timelines=tuple(served[number].timeline for number in numbers),
-        prompt_tokens=tuple(len(requests[number].prompt) for number in numbers),
-        late_s=late_s,
-    )
+            asked = workload.requests[number]
+            self.launcher.submit(
+                policy,
+                requests[number],
+                request_id=str(number),
+                sampler=Sampler(**self.sampling.of_prompt(number)),
+                options=RequestOptions(client=asked.client, tpot_s=workload.class_of(asked).tpot_s),
+                deliver=deliver,
+            )
+
+        def take(within_s: float) -> int:
+            with suppress(Empty):
+                number, end = ends.get(timeout=min(within_s, _LOOK_EVERY_S))
+                if isinstance(end, Exception):
+                    raise end
+                ended[number] = end
+                done(len(ended), len(requests), self.candidate.policy)
+            if self.interrupted.is_set():
+                raise KeyboardInterrupt
+            return len(ended)
+
+        return ended, send_in_turn(arrivals_s, at_once, submit, take)

@@ -13,7 +13,7 @@ from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.timing.step_key import StepKey, StepTable
-from swiftspec.timing.timeline import COMPUTING, Phase, Timeline
+from swiftspec.timing.timeline import COMPUTING, Phase, Span, Timeline
 from swiftspec.timing.warm_up import WeightCache
 
 _LEAST_STEPS = 8  # of a kind, before their time counts
@@ -33,19 +33,12 @@ class SharedStep(NamedTuple):
     seconds: float
 
 
-class _Part(NamedTuple):
-    phase: Phase
-    model: Role
-    num_rows: int
-    context: int
-
-
 def shared_steps(timelines: Sequence[Timeline], prompt_tokens: Sequence[int]) -> Iterator[SharedStep]:
     """Every step of the timelines, in order of time: spans with the same start and end, each with its own rows.
 
     prompt_tokens: length of each timeline's prompt.
     """
-    parts: dict[tuple[float, float, Role, int], list[_Part]] = defaultdict(list)
+    parts: dict[tuple[float, float, Role, int], list[tuple[Span, int]]] = defaultdict(list)  # with their context
     for timeline, length in zip(timelines, prompt_tokens, strict=True):
         commits = timeline.commits
         ends_s = [span.end_s for span in commits]
@@ -53,20 +46,18 @@ def shared_steps(timelines: Sequence[Timeline], prompt_tokens: Sequence[int]) ->
         for span in timeline.spans:
             if span.phase in COMPUTING:
                 context = lengths[bisect_right(ends_s, span.start_s)]
-                parts[span.start_s, span.end_s, span.role, span.group].append(
-                    _Part(span.phase, span.model, span.rows, context)
-                )
+                parts[span.start_s, span.end_s, span.role, span.group].append((span, context))
     for (start_s, end_s, role, group), of_step in sorted(parts.items()):
-        num_rows = sum(part.num_rows for part in of_step)
+        num_rows = sum(span.rows for span, _ in of_step)
         yield SharedStep(
             role=role,
             group=group,
             # As in the simulator, prompts are prompts only where nothing else is computed with them.
-            phase=next((part.phase for part in of_step if part.phase is not Phase.PREFILL), Phase.PREFILL),
-            model=of_step[0].model,
+            phase=next((span.phase for span, _ in of_step if span.phase is not Phase.PREFILL), Phase.PREFILL),
+            model=of_step[0][0].model,
             num_requests=len(of_step),
             num_rows=num_rows,
-            context=round(sum(part.num_rows * part.context for part in of_step) / num_rows),
+            context=round(sum(span.rows * context for span, context in of_step) / num_rows),
             start_s=start_s,
             seconds=end_s - start_s,
         )

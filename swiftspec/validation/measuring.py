@@ -18,7 +18,7 @@ from swiftspec.engine.tasks import Tasks, generate_one, make_tasks, open_engines
 from swiftspec.files.document import Origin
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.progress import Stages, silent
-from swiftspec.timing.step_key import RowFactors, StepTable
+from swiftspec.timing.step_key import RowFactors, StepTable, factor_at
 from swiftspec.validation.validator import Measurement, make_report, plain_outputs
 
 if TYPE_CHECKING:
@@ -145,8 +145,7 @@ def measure_plan(
         retimed=retimed,
         retraced=retraced,
         drift=[
-            Drift(**table._asdict(), factor=found.overall, by_rows=dict(found.by_rows))
-            for table, found in factors.items()
+            Drift(**table._asdict(), factor=factor_at(found), by_rows=dict(found)) for table, found in factors.items()
         ],
     )
     return report, interrupted

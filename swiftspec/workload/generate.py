@@ -22,6 +22,7 @@ _ROUNDING = 1e-9
 _Times = npt.NDArray[np.float64]
 _LEAST_GAP = float(np.finfo(float).tiny)  # gaps of a small shape are so short that all of them may round to 0
 _Tokens = npt.NDArray[np.int64]
+_Lengths = tuple[int, int, str | None]  # of a request: tokens of its prompt and output, and the prompt that it names
 
 
 def check_classes(classes: Sequence[RequestClass]) -> None:
@@ -148,15 +149,6 @@ def random_streams(seed: int) -> _Streams:
     return _Streams(*np.random.default_rng(seed).spawn(len(_Streams._fields)))
 
 
-class _RequestLengths(NamedTuple):
-    """Lengths of all requests, the distributions behind them, and the prompts if the requests name any."""
-
-    prompt_tokens: Sequence[int]
-    output_tokens: Sequence[int]
-    prompt_ids: Sequence[str | None]
-    laws: tuple[Lengths, Lengths]
-
-
 def make_workload(
     arrivals: Arrivals,
     *,
@@ -205,18 +197,18 @@ def make_workload(
     else:
         drawn = _from_prompts(prompts, prompt_tokens, output_tokens, num_requests, streams)
     names = assign_classes(classes, num_requests, streams.classes)
-    columns = zip(times, drawn.prompt_tokens, drawn.output_tokens, names, drawn.prompt_ids, strict=True)
     requests = [
         WorkloadRequest(
             arrival_s=arrival_s, prompt_tokens=prompt, output_tokens=output, class_name=name, prompt_id=prompt_id
         )
-        for arrival_s, prompt, output, name, prompt_id in columns
+        for arrival_s, (prompt, output, prompt_id), name in zip(times, drawn, names, strict=True)
     ]
+    of_prompts = Lengths(distribution=Distribution.PROMPTS)
     return Workload(
         origin=Origin.here(),
         arrivals=arrivals,
-        prompt_tokens=drawn.laws[0],
-        output_tokens=drawn.laws[1],
+        prompt_tokens=prompt_tokens or of_prompts,
+        output_tokens=output_tokens or of_prompts,
         seed=seed,
         classes=tuple(classes),
         requests=tuple(shared.applied(requests)),
@@ -256,16 +248,13 @@ def _num_requests(arrivals: Arrivals, asked: int | None, shared: Prefixes) -> in
 
 def _from_distributions(
     prompt_tokens: Lengths | None, output_tokens: Lengths | None, num_requests: int, streams: _Streams
-) -> _RequestLengths:
+) -> list[_Lengths]:
     if prompt_tokens is None or output_tokens is None:
         missing = "prompt_tokens" if prompt_tokens is None else "output_tokens"
         raise FieldError(missing, "missing", f"expected {Lengths.syntax}")
-    return _RequestLengths(
-        prompt_tokens=draw_lengths(prompt_tokens, num_requests, streams.prompts, field="prompt_tokens").tolist(),
-        output_tokens=draw_lengths(output_tokens, num_requests, streams.outputs, field="output_tokens").tolist(),
-        prompt_ids=[None] * num_requests,
-        laws=(prompt_tokens, output_tokens),
-    )
+    prompts = draw_lengths(prompt_tokens, num_requests, streams.prompts, field="prompt_tokens").tolist()
+    outputs = draw_lengths(output_tokens, num_requests, streams.outputs, field="output_tokens").tolist()
+    return [(prompt, output, None) for prompt, output in zip(prompts, outputs, strict=True)]
 
 
 def _from_prompts(
@@ -274,7 +263,7 @@ def _from_prompts(
     output_tokens: Lengths | None,
     num_requests: int,
     streams: _Streams,
-) -> _RequestLengths:
+) -> list[_Lengths]:
     if prompt_tokens is not None:
         raise FieldError("prompt_tokens", f"{prompt_tokens}, but the lengths are those of {prompts.source.file}")
     chosen = streams.prompts.integers(len(prompts.ids), size=num_requests).tolist()
@@ -284,10 +273,7 @@ def _from_prompts(
         outputs = [prompts.output_tokens[number] for number in chosen]
     else:
         raise FieldError("output_tokens", "missing", f"{prompts.source.file} has prompts only")
-    of_prompts = Lengths(distribution=Distribution.PROMPTS)
-    return _RequestLengths(
-        prompt_tokens=[prompts.prompt_tokens[number] for number in chosen],
-        output_tokens=outputs,
-        prompt_ids=[prompts.ids[number] for number in chosen],
-        laws=(of_prompts, output_tokens or of_prompts),
-    )
+    return [
+        (prompts.prompt_tokens[number], output, prompts.ids[number])
+        for number, output in zip(chosen, outputs, strict=True)
+    ]

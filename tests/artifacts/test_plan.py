@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from swiftspec.artifacts.candidate import named_split
 from swiftspec.artifacts.metrics import Figures, Metrics
 from swiftspec.artifacts.plan import (
     Basis,
@@ -16,7 +17,6 @@ from swiftspec.artifacts.plan import (
     Plan,
     Prediction,
     Rejection,
-    named_split,
 )
 from swiftspec.files.document import ModelRef, Origin, Spread
 from swiftspec.policies.asynchronous.swiftspec import SwiftSpec

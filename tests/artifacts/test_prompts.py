@@ -1,7 +1,6 @@
 import json
 import os
 import threading
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -98,24 +97,3 @@ def test_prompts_of_a_pipe_are_kept(tmp_path: Path) -> None:
 def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "f.jsonl").write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\n')
     assert read_prompts(tmp_path / "f.jsonl")[0].text == "a"
-
-
-def test_a_file_that_is_replaced_is_read_as_it_was(tmp_path: Path) -> None:
-    prompts = read_prompts(write(tmp_path / "f.jsonl", '{"prompt": "a"}'))
-    (tmp_path / "f.jsonl").unlink()
-    write(tmp_path / "f.jsonl", '{"prompt": "other"}')
-    assert prompts[0].text == "a"
-
-
-def test_memory_does_not_grow_with_the_texts(tmp_path: Path) -> None:
-    """20 MB of prompts."""
-    with (tmp_path / "f.jsonl").open("w") as file:
-        for number in range(2000):
-            file.write(json.dumps({"id": number, "prompt": "x" * 10_000}) + "\n")
-    tracemalloc.start()
-    prompts = read_prompts(tmp_path / "f.jsonl")
-    assert sum(len(prompt.text) for prompt in prompts) == 20_000_000
-    assert len(spread(prompts, 3)) == 3
-    _, most_bytes = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert most_bytes < 2_000_000

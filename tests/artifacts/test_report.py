@@ -83,20 +83,3 @@ def test_saved_report_loads_as_it_was(tmp_path: Path) -> None:
     saved = report(policy_report(PREDICTED, MEASURED))
     saved.save(tmp_path / "report.json")
     assert Report.load(tmp_path / "report.json") == saved
-
-
-def test_order_that_does_not_repeat_decides_nothing() -> None:
-    def compared(*repeats: tuple[float, ...]) -> Report:
-        predicted = [figures(float(number), 0.03, 0.05, 3.0) for number in range(len(repeats))]
-        policies = [policy_report(figure, figure) for figure in predicted]
-        return report(
-            *[policy.model_copy(update={"repeats": speeds}) for policy, speeds in zip(policies, repeats, strict=True)]
-        )
-
-    steady = compared((1.0, 1.1), (2.0, 2.1), (3.0, 2.9))
-    assert steady.order_repeatability == pytest.approx(1.0)
-    assert steady.decided_pairs == (3, 3, 3)
-    shaken = compared((1.0, 2.0), (2.0, 1.0), (0.5, 0.4))
-    assert shaken.order_repeatability == pytest.approx(1 / 3)
-    assert shaken.decided_pairs == (3, 2, 0)
-    assert compared((1.0,), (2.0,)).order_repeatability is None

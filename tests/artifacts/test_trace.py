@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from swiftspec.artifacts.sampling_params import SamplingParams
-from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
+from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, SamplingParams, TracedPrompt
 from swiftspec.files.document import ModelRef, Origin
 from swiftspec.policies import DraftKind
 

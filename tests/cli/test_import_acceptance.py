@@ -10,7 +10,7 @@ from swiftspec.acceptance.given import GivenAcceptance
 from swiftspec.acceptance.records import AcceptanceRecords
 from swiftspec.cli.app import main
 from swiftspec.cli.settings import CONDITIONS
-from swiftspec.models.drafters import Drafter
+from swiftspec.models.heads import Drafter
 from swiftspec.policies import DraftKind
 from tests.acceptance.test_importing import vllm_metrics
 from tests.acceptance.test_server_logs import VLLM

@@ -21,8 +21,7 @@ from swiftspec.cli.demo import demo
 from swiftspec.cli.verbs.plans import DemoFlags
 from swiftspec.files.document import ModelRef, file_sha256
 from swiftspec.models.spec import ModelSpec
-from swiftspec.models.tokenizer import Tokenizer
-from swiftspec.models.vocabulary import read_vocabulary
+from swiftspec.models.tokenizer import Tokenizer, read_vocabulary
 from swiftspec.timing.timeline import Phase
 from tests.cli.conftest import TEXTS, Stage, brief_profiles
 from tests.engine.conftest import two_cores

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.artifacts.basis import read_profile, read_trace
 from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.planned import read_profile, read_trace
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli.app import main
 from swiftspec.costmodel.shipped import shipped_tables

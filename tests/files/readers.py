@@ -25,12 +25,11 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.costmodel.importing import read_rows
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.engine.model.weights.checkpoint import load_weights
-from swiftspec.files.safetensors import read_header
 from swiftspec.models.sparse_config import read_spec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.models.tenants import Adapter
-from swiftspec.models.tokenizer import Tokenizer
-from swiftspec.models.vocabulary import read_vocabulary
+from swiftspec.models.tokenizer import Tokenizer, read_vocabulary
+from swiftspec.studies.tenants.tensors import read_header
 
 MOST_BYTES = 300 << 20  # beyond what importing took
 HANGS_AFTER_S = 20  # on a machine with other work; the wish is one

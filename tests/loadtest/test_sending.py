@@ -11,7 +11,7 @@ import pytest
 
 from swiftspec.api.load_testing import load_test
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
-from swiftspec.artifacts.load_test import LoadTest
+from swiftspec.artifacts.load_report import LoadTest
 from swiftspec.artifacts.workload import RequestClass, Workload
 from swiftspec.loadtest import drawn_prompts
 from swiftspec.workload import Prefixes, make_workload

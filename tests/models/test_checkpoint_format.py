@@ -8,8 +8,7 @@ import pytest
 
 from swiftspec.models.quantisation import Part, StoredWeights
 from swiftspec.models.sparse_config import read_spec
-from swiftspec.models.spec import ModelSpec
-from swiftspec.models.weights import dense_format, weight_bytes
+from swiftspec.models.spec import ModelSpec, dense_format, weight_bytes
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from swiftspec.models.block_spec import BlockSpec
 from swiftspec.models.draft_kinds import DraftFacts, draft_facts
-from swiftspec.models.drafters import Drafter, drafter_of
+from swiftspec.models.head_spec import BlockSpec
+from swiftspec.models.heads import Drafter, drafter_of
 from swiftspec.policies import DraftKind, make_policy
 from swiftspec.policies.base import check_draft
 

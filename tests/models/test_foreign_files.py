@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from swiftspec.files.safetensors import weight_files
-from swiftspec.models.block_spec import BlockSpec
 from swiftspec.models.draft_kinds import draft_facts
-from swiftspec.models.head_spec import HeadSpec
+from swiftspec.models.head_spec import BlockSpec, HeadSpec
 from swiftspec.models.sparse_config import read_spec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.models.tenants import Adapter, tenant_spec

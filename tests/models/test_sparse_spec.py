@@ -13,8 +13,7 @@ from swiftspec.models.layer_parts import DenseNetwork, Experts, GroupedAttention
 from swiftspec.models.quantisation import draft_format
 from swiftspec.models.sparse_config import read_spec, spec_from_config
 from swiftspec.models.sparse_spec import SparseSpec, in_layout
-from swiftspec.models.spec import ModelSpec
-from swiftspec.models.weights import dense_format
+from swiftspec.models.spec import ModelSpec, dense_format
 from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.policies.effects import Role
 

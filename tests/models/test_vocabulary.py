@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from swiftspec.models.vocabulary import check_same_vocabulary, read_vocabulary
+from swiftspec.models.tokenizer import check_same_vocabulary, read_vocabulary
 from tests.cli.tokenizer_files import write_byte_tokenizer
 
 IDS = {"<unk>": 0, "a": 1, "ab": 2, "\u20ac": 3}

@@ -13,7 +13,7 @@ from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.costmodel.shipped import shipped_tables
 from swiftspec.costmodel.steps import StepWork
 from swiftspec.models import known_model
-from swiftspec.models.drafters import Drafter
+from swiftspec.models.heads import Drafter
 from swiftspec.planner.degrees import AllowedDegrees
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.for_device import prepare

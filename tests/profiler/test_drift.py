@@ -12,7 +12,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.profiler.drift import DriftProbe
 from swiftspec.profiler.grids import DRAFT_ROWS
 from swiftspec.profiler.steps import step_points
-from swiftspec.timing.step_key import RowFactors, StepTable
+from swiftspec.timing.step_key import RowFactors, StepTable, factor_at
 from swiftspec.timing.timeline import Phase
 from tests.engine.pairs import references, write_pair
 
@@ -47,7 +47,7 @@ def swept(engine: Launcher) -> tuple[DriftProbe, Profile]:
 
 
 def every(factors: Mapping[StepTable, RowFactors]) -> list[float]:
-    return [factor for found in factors.values() for factor in found.by_rows.values()]
+    return [factor for found in factors.values() for factor in found.values()]
 
 
 def test_a_machine_that_is_as_profiled_has_factors_of_one(engine: Launcher) -> None:
@@ -61,17 +61,17 @@ def test_a_machine_that_has_changed_is_found_kind_by_kind(engine: Launcher) -> N
     drift_probe, profile = swept(engine)
     verify = next(step.table for step in profile.steps if step.phase is Phase.VERIFY)
     factors = drift_probe.factors(profile.retimed({verify: 0.5}))
-    assert factors.pop(verify).overall == pytest.approx(2.0)
+    assert factor_at(factors.pop(verify)) == pytest.approx(2.0)
     assert every(factors) == pytest.approx([1.0] * len(every(factors)))
 
 
 def test_slower_memory_is_found_in_single_rows_alone(engine: Launcher) -> None:
     drift_probe, profile = swept(engine)
     verify = next(step.table for step in profile.steps if step.phase is Phase.VERIFY and step.rows == 1)
-    changed = profile.retimed({verify: RowFactors({1: 0.5, 4: 1.0})})
+    changed = profile.retimed({verify: {1: 0.5, 4: 1.0}})
     found = drift_probe.factors(changed)[verify]
-    assert (found.at(1), found.at(2), found.at(8)) == pytest.approx((2.0, 1.5, 1.0))
-    assert found.overall == pytest.approx(1.0)
+    assert [factor_at(found, rows) for rows in (1, 2, 8)] == pytest.approx([2.0, 1.5, 1.0])
+    assert factor_at(found) == pytest.approx(1.0)
     again = changed.retimed({verify: found})
     assert [step.latency.mean_s for step in again.steps] == pytest.approx(
         [step.latency.mean_s for step in profile.steps]
@@ -90,7 +90,7 @@ def test_cold_forwards_are_compared_with_cold_ones(engine: Launcher, monkeypatch
     warm = [step for step in warm if (*step.table, step.rows, step.context) not in known]
     profile = profile.model_copy(update={"steps": (*profile.steps, *warm)})
     factors = drift_probe.factors(profile.retimed(dict.fromkeys(cold, 3.0)))
-    assert [factors[table].overall for table in cold] == pytest.approx([1 / 3] * len(cold))
+    assert [factor_at(factors[table]) for table in cold] == pytest.approx([1 / 3] * len(cold))
     # Where cold forwards were not profiled there is nothing to compare them with.
     warm_only = profile.model_copy(update={"steps": tuple(step for step in profile.steps if not step.cold)})
     assert not cold & drift_probe.factors(warm_only).keys()

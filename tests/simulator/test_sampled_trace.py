@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from swiftspec.artifacts.metrics import measure
-from swiftspec.artifacts.sampling_params import SamplingParams
-from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.artifacts.trace import AcceptanceTrace, SamplingParams
 from swiftspec.engine.model.models import Models, load_models
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.files.document import ModelRef

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from swiftspec.artifacts.basis import path_of
 from swiftspec.artifacts.fleet import Fleet
 from swiftspec.artifacts.load_report import LoadReport
 from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.planned import path_of
 from swiftspec.cli import console
 from swiftspec.planner.fleet.choice import DEFAULT_PERCENTILE
 from tools.checks.criterion import Criterion, at_least

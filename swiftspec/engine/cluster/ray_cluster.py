@@ -16,8 +16,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Literal, get_args
 
-from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.planned import candidate_of
 from swiftspec.devices.local import Device
 from swiftspec.engine.cluster.executor import ClusterExecutor
 from swiftspec.engine.cluster.host import Host

@@ -13,10 +13,9 @@ from swiftspec.engine.model.runner import DTYPES, ModelRunner
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.files.document import ModelRef
 from swiftspec.kernels.cpu_library import load_library
-from swiftspec.models.block_spec import BlockSpec
 from swiftspec.models.draft_kinds import draft_facts
-from swiftspec.models.drafters import Drafter
-from swiftspec.models.head_spec import HeadSpec, inflated_layers
+from swiftspec.models.head_spec import BlockSpec, HeadSpec, inflated_layers
+from swiftspec.models.heads import Drafter
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import DraftKind

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from swiftspec.errors import FieldError
 from swiftspec.models import known_model, model_names
-from swiftspec.models.drafters import Drafter
-from swiftspec.models.heads import HEADS
+from swiftspec.models.heads import HEADS, Drafter
 from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.policies import POLICIES, DraftKind, Layout, Policy
 from swiftspec.policies.base import drafts_chain

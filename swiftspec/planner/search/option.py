@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from swiftspec.artifacts.plan import described, named_split
+from swiftspec.artifacts.candidate import described, named_split
 from swiftspec.devices import ClusterSpec
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.base import Value, shape_of

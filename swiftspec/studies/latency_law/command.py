@@ -4,10 +4,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from swiftspec.artifacts.basis import files_of
 from swiftspec.artifacts.distributions import Arrivals, Lengths, Process
 from swiftspec.artifacts.plan import Plan
-from swiftspec.artifacts.planned import Planned
+from swiftspec.artifacts.planned import Planned, files_of
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
 from swiftspec.cli.limits import Limits, load_options

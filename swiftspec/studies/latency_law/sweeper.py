@@ -7,11 +7,10 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from swiftspec.api.inputs import Prompts
-from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.distributions import Arrivals, Process
 from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.plan import Candidate
-from swiftspec.artifacts.planned import Planned
+from swiftspec.artifacts.planned import Planned, candidate_of
 from swiftspec.artifacts.workload import Workload
 from swiftspec.files.document import Origin
 from swiftspec.models.spec import is_model_directory, model_directory

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from swiftspec.files.reading import shown
-from swiftspec.files.safetensors import StoredTensor, read_header, weight_files
+from swiftspec.files.safetensors import weight_files
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.tenants import ADAPTER_WEIGHTS, check_same_shape, is_adapter
 from swiftspec.models.tenants import Adapter as LowRank
+from swiftspec.studies.tenants.tensors import StoredTensor, read_header
 from swiftspec.studies.tenants.zoo import Adapter, Nearness, Tenant, Weight, Zoo, part_of
 
 _FACTOR = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.weight")

@@ -26,8 +26,9 @@ from swiftspec.progress import Progress
 from swiftspec.validation.published.client_results import read_results
 from swiftspec.validation.published.comparison import Comparison, Figure, LeaveOut, Prediction, compared_rows
 from swiftspec.validation.published.drafted import Drafting, drafting_of
-from swiftspec.validation.published.row_requests import INFERENCEX, TEMPLATED, stated_requests
 from swiftspec.validation.published.rows import (
+    INFERENCEX,
+    TEMPLATED,
     MeasuredRow,
     ReadRow,
     UnpredictedError,
@@ -37,6 +38,7 @@ from swiftspec.validation.published.rows import (
     in_layout,
     of_ranks,
     read_rows,
+    stated_requests,
     weight_format,
 )
 

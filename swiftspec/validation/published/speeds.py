@@ -31,7 +31,6 @@ from swiftspec.validation.published.comparison import (
     compared_rows,
 )
 from swiftspec.validation.published.drafted import drafting_of
-from swiftspec.validation.published.row_requests import text_requests
 from swiftspec.validation.published.rows import (
     MeasuredRow,
     ReadRow,
@@ -41,6 +40,7 @@ from swiftspec.validation.published.rows import (
     in_layout,
     of_ranks,
     read_rows,
+    text_requests,
     weight_format,
 )
 

@@ -12,8 +12,7 @@ import pytest
 from swiftspec.artifacts.plan import Acceptance, Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.sampling_params import SamplingParams
-from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.artifacts.trace import AcceptanceTrace, SamplingParams
 from swiftspec.cli.plan import write_page
 from swiftspec.files.document import ModelRef
 from swiftspec.reports.html import render

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from swiftspec.files.safetensors import read_header
 from swiftspec.studies.blockllm.layouts import chains_of
 from swiftspec.studies.tenants.directories import StoredZoo, read_zoo
+from swiftspec.studies.tenants.tensors import read_header
 from swiftspec.studies.tenants.zoo import Zoo
 from tests.studies.tenants.models import (
     LAYER_BYTES,

@@ -12,8 +12,7 @@ from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.planner.deployment import Deployment
 from swiftspec.validation.published import DATA
 from swiftspec.validation.published.comparison import Comparison, LeaveOut
-from swiftspec.validation.published.row_requests import text_requests
-from swiftspec.validation.published.rows import MeasuredRow, UnpredictedError
+from swiftspec.validation.published.rows import MeasuredRow, UnpredictedError, text_requests
 from swiftspec.validation.published.speeds import compare_speeds, read_speed_rows, user_speed
 
 HEAD = "cls,target,head,K,acc,pos,quant,gpu,gpus,par,engine,conc,isl,osl,tok_s_user,group,standin"

@@ -18,7 +18,7 @@ from swiftspec.engine.model.rope import rotations
 from swiftspec.engine.model.weights.loader import LoadedModel, SharedWeights
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.kernels.cpu_library import Library, Model, SequenceRows, Step
-from swiftspec.models.layers import layer_groups
+from swiftspec.models.layer_parts import layer_groups
 from swiftspec.models.spec import ModelSpec
 from swiftspec.timing.steps import PREFILL_CHUNK
 

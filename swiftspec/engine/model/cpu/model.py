@@ -24,7 +24,7 @@ from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.errors import FieldError
 from swiftspec.kernels.cpu_library import load_library
 from swiftspec.models.inflation import Inflation
-from swiftspec.models.layers import halves
+from swiftspec.models.layer_parts import halves
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import ForwardKind, Row
 from swiftspec.timing.steps import PREFILL_SIZES

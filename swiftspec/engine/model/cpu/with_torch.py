@@ -23,7 +23,7 @@ from swiftspec.engine.model.weights.loader import LoadedModel, SharedWeights
 from swiftspec.engine.model.weights.low_rank import merged
 from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD
 from swiftspec.engine.parallel.tp_group import TPGroup
-from swiftspec.models.layers import layer_groups
+from swiftspec.models.layer_parts import layer_groups
 from swiftspec.models.spec import ModelSpec
 from swiftspec.timing.steps import PREFILL_CHUNK, padded_rows
 

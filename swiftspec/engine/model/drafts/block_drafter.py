@@ -27,7 +27,7 @@ from swiftspec.engine.model.rope import interleaved
 from swiftspec.engine.model.sampling.sampler import top_candidates
 from swiftspec.engine.model.weights.checkpoint import layer_shapes
 from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD
-from swiftspec.models.block_spec import BlockSpec
+from swiftspec.models.head_spec import BlockSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import ForwardKind, Row
 

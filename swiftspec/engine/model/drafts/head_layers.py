@@ -24,8 +24,8 @@ from swiftspec.engine.model.rope import rotations
 from swiftspec.engine.model.weights.loader import LoadedModel, SharedWeights
 from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD
 from swiftspec.kernels.cpu_library import Library, Model
-from swiftspec.models.drafters import Drafter
 from swiftspec.models.head_spec import HeadSpec
+from swiftspec.models.heads import Drafter
 
 _FEW_ROWS = 16
 

@@ -15,8 +15,8 @@ from swiftspec.engine.model.weights.checkpoint import layer_shapes, opened, stor
 from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD
 from swiftspec.files.reading import shown
 from swiftspec.files.safetensors import weight_files
-from swiftspec.models.drafters import Drafter
 from swiftspec.models.head_spec import HeadSpec
+from swiftspec.models.heads import Drafter
 from swiftspec.models.spec import ModelSpec
 
 LAYER = "model.layers.0."

@@ -27,7 +27,7 @@ from swiftspec.engine.model.kv_cache import PendingHalf, checked_caches
 from swiftspec.engine.model.weights.loader import load_model, local_spec
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.inflation import Inflation
-from swiftspec.models.layers import halves, layer_groups
+from swiftspec.models.layer_parts import halves, layer_groups
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Candidates, ForwardKind, Row
 

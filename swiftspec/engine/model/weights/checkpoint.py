@@ -22,7 +22,7 @@ from torch import Tensor
 from swiftspec.engine.model.weights.packed import PackedFormat
 from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD, cut
 from swiftspec.files.reading import brief, shown
-from swiftspec.files.safetensors import check_header, weight_files
+from swiftspec.files.safetensors import header_length, weight_files
 from swiftspec.models.sharding import Shard, shard_of
 from swiftspec.models.spec import ModelSpec
 
@@ -130,7 +130,7 @@ def _check_layers(directory: Path, names: Iterable[str], spec: ModelSpec) -> Non
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
     """A safetensors file whose header has a plausible length."""
-    check_header(path)
+    header_length(path)
     try:
         with safe_open(path, framework="pt") as file:
             yield file
