@@ -12,7 +12,7 @@ from swiftspec.artifacts.kinds import KindComparison
 from swiftspec.artifacts.load_metrics import SimulatedLoad
 from swiftspec.artifacts.load_options import LoadOptions, usual_max_running
 from swiftspec.artifacts.plan import Plan
-from swiftspec.artifacts.planned import Planned
+from swiftspec.artifacts.planned import Planned, candidate_of, searching
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.under_load import UnderLoad, workload_sha256
@@ -179,7 +179,6 @@ def simulate(
     0.0...
     """
     planned = read_priced(planned)
-    from swiftspec.artifacts.planned import candidate_of, searching
     from swiftspec.simulator.driver import simulate as replay
     from swiftspec.simulator.forward_errors import forward_errors
 
@@ -236,7 +235,6 @@ def simulate_load(
     planned = read_priced(planned)
     path = None if isinstance(workload, Workload) else Path(workload)
     asked = workload if isinstance(workload, Workload) else Workload.load(workload)
-    from swiftspec.artifacts.planned import candidate_of, searching
     from swiftspec.planner.under_load.measured_engine import MeasuredEngine
     from swiftspec.planner.under_load.predictor import Predictor, serving_of_plan
     from swiftspec.planner.under_load.serving_engine import ServingEngine
