@@ -175,7 +175,7 @@ def _renamed(row: Record) -> dict[str, object]:
 
 def _sources(kept: Mapping[str, Sequence[Record]]) -> tuple[Source, ...]:
     found = {
-        (str(row.get("framework") or row["implementation"]), str(row["version"]), table)
+        (str(row.get("implementation") or row["framework"]), str(row["version"]), table)
         for table, rows in kept.items()
         for row in rows
     }
