@@ -1,6 +1,6 @@
 """Acceptance model of pairs that cannot be run, fitted to published figures."""
 
-from swiftspec.acceptance.fitting import Chain, Fit, Length, Ranks, fit_acceptance_model
+from swiftspec.acceptance.fitting import Chain, Fit, fit_acceptance_model
 from swiftspec.acceptance.given import GivenAcceptance
 from swiftspec.acceptance.model import PRIOR, AcceptanceModel, rank_acceptance, tree_acceptance
 from swiftspec.acceptance.proxy_pairs import acceptance_for, dataset_names
@@ -16,8 +16,6 @@ __all__ = [
     "Chain",
     "Fit",
     "GivenAcceptance",
-    "Length",
-    "Ranks",
     "TextClass",
     "acceptance_for",
     "dataset_names",

@@ -1,12 +1,13 @@
 """Fit of an acceptance model to published figures: least squares for the identified fields, a prior for the rest."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from swiftspec.acceptance.model import PRIOR, AcceptanceModel, rank_acceptance, tree_acceptance
+from swiftspec.acceptance.model import PRIOR, AcceptanceModel, tree_acceptance
 
 _BOUNDS = {
     "mean_logit": (-4.0, 12.0),
@@ -17,6 +18,15 @@ _BOUNDS = {
     "depth_loss": (-1.0, 2.0),
 }
 _STEP = 0.02  # of a difference quotient, relative: a simulated length is not smooth
+
+
+class Observation(Protocol):
+    """A published figure, the fields that it determines, and what an acceptance model's prediction misses it by."""
+
+    @property
+    def identifies(self) -> tuple[str, ...]: ...
+
+    def errors(self, acceptance_model: AcceptanceModel) -> list[float]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,43 +43,6 @@ class Chain:
         """Predicted minus published."""
         predicted = tree_acceptance(acceptance_model, (1,) * len(self.values))
         return [mine - theirs for mine, theirs in zip(predicted, self.values, strict=True)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
-    """Share of positions whose token is the draft's first candidate, second, ...; `cumulative`: among the first r."""
-
-    values: tuple[float, ...]
-    cumulative: bool = False
-
-    @property
-    def identifies(self) -> tuple[str, ...]:
-        return ("mean_logit", "runner_up") if len(self.values) > 1 else ("mean_logit",)
-
-    def errors(self, acceptance_model: AcceptanceModel) -> list[float]:
-        """Predicted minus published, marginal."""
-        published = np.diff(self.values, prepend=0.0) if self.cumulative else np.array(self.values)
-        errors: list[float] = (rank_acceptance(acceptance_model, len(published)) - published).tolist()
-        return errors
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Length:
-    """A mean acceptance length, and an acceptance model's prediction of it in the same shape."""
-
-    value: float
-    of: Callable[[AcceptanceModel], float]
-
-    @property
-    def identifies(self) -> tuple[str, ...]:
-        return ("mean_logit",)
-
-    def errors(self, acceptance_model: AcceptanceModel) -> list[float]:
-        """Predicted over published, minus 1."""
-        return [self.of(acceptance_model) / self.value - 1]
-
-
-Observation = Chain | Ranks | Length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

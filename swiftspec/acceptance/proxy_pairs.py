@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import log
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from swiftspec.acceptance.texts import of_text
 from swiftspec.errors import FieldError
 from swiftspec.files.document import Facts
 from swiftspec.models import known_model, likely_vocabulary
-from swiftspec.models.spec import ModelSpec
+from swiftspec.models.published import Named
 from swiftspec.timing.latency import Provenance
 
 _TABLE = Path(__file__).with_name("fitted.json")
@@ -38,19 +38,6 @@ _NARROW = {
     "HumanEval": "short Python functions",
     "Natural Questions": "short questions of fact",
 }
-
-
-class Model(Protocol):
-    """A model whose shape is known. `vocabulary` is None if only the shape is known."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def spec(self) -> ModelSpec: ...
-
-    @property
-    def vocabulary(self) -> str | None: ...
 
 
 class FittedPair(Facts):
@@ -86,7 +73,7 @@ def dataset_names() -> list[str]:
     return sorted({fit.dataset for fit in fitted_pairs()})
 
 
-def acceptance_for(target: str | Model, draft: str | Model, dataset: str | None = None) -> Acceptance:
+def acceptance_for(target: str | Named, draft: str | Named, dataset: str | None = None) -> Acceptance:
     """The model of a pair on a data set, or on the mean of those in its target's reference.
 
     `published` if the pair is part of that reference, else `assumed`.
@@ -137,7 +124,7 @@ class _Reference:
     datasets: tuple[str, ...]
 
     @classmethod
-    def of(cls, target: Model, dataset: str | None) -> "_Reference":
+    def of(cls, target: Named, dataset: str | None) -> "_Reference":
         """Reference from the target's own pairs, or from those of the most similar target if it has none."""
         fits = of_text(fitted_pairs(), dataset, lambda fit: fit.dataset)
         nearest = min(dict.fromkeys(fit.target for fit in fits), key=lambda name: _unlikeness(name, target))
@@ -192,7 +179,7 @@ class _Reference:
 _FIELDS = tuple(AcceptanceModel.model_fields)
 
 
-def _unlikeness(name: str, target: Model) -> tuple[bool, bool, float]:
+def _unlikeness(name: str, target: Named) -> tuple[bool, bool, float]:
     """Distance of a published target from another one: same model, same family, size; the smallest is the most similar.
 
     Size is a sum of log ratios: of sizes; within a family of contexts, which distinguish generations of one size (Llama

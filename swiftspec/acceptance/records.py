@@ -59,15 +59,6 @@ def published_acceptance() -> tuple[PublishedAcceptance, ...]:
     return tuple(map(PublishedAcceptance.model_validate, json.loads(_PUBLISHED.read_text(encoding="utf-8"))))
 
 
-def acceptance_of(target: str, draft: str, dataset: str | None = None) -> list[PublishedAcceptance]:
-    """Records of a pair, on one data set or all."""
-    return [
-        record
-        for record in published_acceptance()
-        if (record.target, record.draft) == (target, draft) and dataset in (None, record.dataset)
-    ]
-
-
 class Form(StrEnum):
     """What the values of a record are."""
 

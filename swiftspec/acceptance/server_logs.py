@@ -14,14 +14,8 @@ from swiftspec.acceptance.server_counts import Counts, numbered
 _NUMBER: Final = r"(\d+(?:\.\d+)?)"
 _RATES: Final = r"(\d+\.\d+(?:, ?\d+\.\d+)*)"
 _SOME: Final = ".{0,400}?"  # of a line, which may be long
-_VLLM_LINE = re.compile(r"(SpecDecoding|Speculative) metrics: (.{0,2000})")
-_VLLM_FIELDS = {
-    "accepted": re.compile(rf"(?:Accepted|Number of accepted tokens): {_NUMBER}"),
-    "drafted": re.compile(rf"(?:Drafted|Number of draft tokens): {_NUMBER}"),
-    "accepted_per_s": re.compile(rf"Accepted throughput: {_NUMBER}"),
-    "drafted_per_s": re.compile(rf"Drafted throughput: {_NUMBER}"),
-    "steps": re.compile(rf"Number of speculative tokens: {_NUMBER}"),
-}
+_VLLM_LINE = re.compile(r"SpecDecoding metrics: (.{0,2000})")
+_VLLM_FIELD = re.compile(rf"(Accepted|Drafted|Accepted throughput|Drafted throughput): {_NUMBER}")
 _VLLM_RATES = re.compile(rf"Per-position acceptance rate: {_RATES}")
 _BENCH_RATE = re.compile(rf"Position \d+: +{_NUMBER}")
 _BENCH_BLOCK = re.compile(
@@ -47,28 +41,24 @@ def _rates(text: str | None) -> list[float]:
 
 
 def _vllm(text: str) -> list[Counts]:
-    """Each line of vLLM is of the drafts since the last one; those of its first engine (V0) are of all so far."""
-    lines = [*_VLLM_LINE.finditer(text)]
-    if lines and all(line[1] == "Speculative" for line in lines):
-        return [_of_vllm_line(lines[-1][2], "the last line of vLLM's log, of all drafts so far")]
-    parts = [_of_vllm_line(line[2], "") for line in lines if line[1] == "SpecDecoding"]
+    """Each line is of the drafts since the last one."""
+    parts = [_of_vllm_line(line[1]) for line in _VLLM_LINE.finditer(text)]
     drafted = [part for part in parts if part.drafted]
     note = f"{numbered(len(drafted), 'line')} of vLLM's log, weighed by drafts"
     return [replace(part, note=note) for part in drafted or parts]
 
 
-def _of_vllm_line(line: str, note: str) -> Counts:
-    found = {name: float(match[1]) for name, pattern in _VLLM_FIELDS.items() if (match := pattern.search(line))}
+def _of_vllm_line(line: str) -> Counts:
+    found = {name: float(number) for name, number in _VLLM_FIELD.findall(line)}
     match = _VLLM_RATES.search(line)
     rates = _rates(match[1] if match else None)
     # Without counts, tokens per second have the same shares; without either, a line counts as one draft.
-    drafted = found.get("drafted", found.get("drafted_per_s", float(len(rates))))
-    accepted = found.get("accepted", found.get("accepted_per_s", sum(rates)))
-    longest = len(rates) or int(found.get("steps", 0))
-    drafts = drafted / longest if longest else 0.0
+    drafted = found.get("Drafted", found.get("Drafted throughput", float(len(rates))))
+    accepted = found.get("Accepted", found.get("Accepted throughput", sum(rates)))
+    drafts = drafted / len(rates) if rates else 0.0
     if sum(rates) and accepted / sum(rates) > (1 + _ROUNDING) * drafts:
         drafts = accepted / sum(rates)  # some drafts have fewer tokens
-    return Counts("vllm-log", note, drafts, drafted, accepted, [rate * drafts for rate in rates])
+    return Counts("vllm-log", "", drafts, drafted, accepted, [rate * drafts for rate in rates])
 
 
 def _bench(text: str) -> list[Counts]:

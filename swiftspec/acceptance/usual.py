@@ -4,7 +4,7 @@ What is usual for a kind of draft on a class of text is from the published recor
 """
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import hypot, sqrt
@@ -191,11 +191,10 @@ def published_rates(
     family = family_of(drafter, kind)
     same = [one for one in published if one.target == target and family_of(one.drafter, one.kind) == family]
     if own := of_text(same, dataset, lambda one: one.dataset):
-        return PositionRates(
-            mean_rates(own, max(one.num_draft_tokens for one in own)),
-            f"published{_listed(one.dataset for one in own)}: {'; '.join(sorted({one.source for one in own}))}",
-            Provenance.PUBLISHED,
-        )
+        datasets = sorted({one.dataset for one in own if one.dataset})
+        on = f" on {', '.join(datasets)}" if datasets else ""
+        source = f"published{on}: {'; '.join(sorted({one.source for one in own}))}"
+        return PositionRates(mean_rates(own, max(one.num_draft_tokens for one in own)), source, Provenance.PUBLISHED)
     where = f" on {dataset}" if dataset and same else ""
     try:
         usual = usual_rates(family, dataset, _LONGEST, records=published)
@@ -207,8 +206,3 @@ def published_rates(
         f"{usual.spread:.0%}, with {', '.join(sorted({one.target for one in usual.records}))}"
     )
     return PositionRates(usual.rates, basis, Provenance.ASSUMED, usual.spread)
-
-
-def _listed(datasets: Iterable[str]) -> str:
-    named = sorted({dataset for dataset in datasets if dataset})
-    return f" on {', '.join(named)}" if named else ""

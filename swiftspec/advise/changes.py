@@ -1,16 +1,21 @@
-"""Changes of a server that runs: which there are, and what each would bring under the same load."""
+"""Changes of a server that runs: which there are, what each would bring under the same load, and how sure that is."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Final
 
-from swiftspec.advise.evidence import ENOUGH_REQUESTS, LEAST_GAIN, Evidence
+import numpy as np
+import numpy.typing as npt
+
 from swiftspec.advise.model import LoadMeans, ServerModel, Variant
+from swiftspec.advise.observed import effective
 from swiftspec.artifacts.advice import Advice, Change, ChangeKind, LengthAtLoad, Outcome
+from swiftspec.artifacts.gain import Gain
 from swiftspec.engines import Engine
 from swiftspec.engines.words import LengthRange, Method, Value
 from swiftspec.files.document import Origin
@@ -23,6 +28,75 @@ _LONG_PROMPT: Final = 0.5  # of a step's tokens, new ones of a prompt: from ther
 _SMALL_BLOCK: Final = 16  # tokens
 _BEYOND: Final = "Acceptance beyond the counted positions is taken to go on as at the last one."
 _REPLICAS: Final = "It takes as many devices again; each server has half of the requests."
+_ENOUGH_REQUESTS: Final = 50  # fewer say nothing
+_LEAST_GAIN: Final = 1.02  # what the lower end of a gain has to be above
+_DRAWS: Final = 4000
+_SEED: Final = 0
+_MANY: Final = 10**9
+_LEVELS: Final = (0.05, 0.95)
+_LEAST_FACTOR: Final = 0.1  # of a step's seconds
+_GROWTH: Final = 1.25  # of the numbers of requests that are tried
+_MOST_REQUESTS: Final = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Evidence:
+    """Evidence of a number of requests about changes of a server.
+
+    now: as predicted for the server as it is. requests: those counted, or more.
+
+    A gain is off by what is not known of the acceptance; of the step times, as far as those of both servers differ;
+    and of the load, whose means are those of so many requests: of that, by 1 / sqrt(requests) of the gain.
+    """
+
+    model: ServerModel
+    now: LoadMeans
+    lengths: tuple[int, ...]
+    requests: int
+
+    def gain(self, variant: Variant, then: LoadMeans) -> Gain:
+        """Gain of a variant with its 90 % interval.
+
+        The counted TPOT stays as it is: if more tokens were accepted, then steps took longer.
+        """
+        length, tokens = self.model.now.length, self._tokens
+        slower = tokens[length] / self.model.acceptance.tokens(length)
+        fewer = self.model.acceptance.tokens(variant.length) / tokens[variant.length]
+        decode_s = (then.e2e_s - then.ttft_s) * self._step_errors(variant, then)
+        e2e_s = slower * (then.ttft_s + decode_s * fewer)
+        ratios = (slower * self.now.ttft_s + self.now.e2e_s - self.now.ttft_s) / e2e_s
+        ratios = ratios * (1 + np.abs(ratios - 1) * self._normal[1] / self.requests**0.5)
+        ratio = self.now.e2e_s / then.e2e_s
+        low, high = np.quantile(ratios, _LEVELS).tolist()
+        return Gain(ratio=ratio, low=min(max(low, 1e-3), ratio), high=max(high, ratio))
+
+    def needed_requests(self, variant: Variant, then: LoadMeans) -> int | None:
+        """Requests with which the gain would be sure, if it is as predicted; None if no number would do."""
+        if replace(self, requests=_MANY).gain(variant, then).low <= _LEAST_GAIN:
+            return None
+        needed = float(max(_ENOUGH_REQUESTS, self.requests))
+        while needed < _MOST_REQUESTS and replace(self, requests=round(needed)).gain(variant, then).low <= _LEAST_GAIN:
+            needed *= _GROWTH
+        return round(needed)
+
+    def _step_errors(self, variant: Variant, then: LoadMeans) -> npt.NDArray[np.float64]:
+        """Factors of the seconds of a step: the part in which both servers' differ may be wrong."""
+        accepted = self.model.acceptance
+        now_s = self.now.tpot_s * accepted.tokens(self.model.now.length)
+        then_s = then.tpot_s * accepted.tokens(variant.length)
+        spread = (then_s - now_s) / then_s * self.model.step_error
+        factors: npt.NDArray[np.float64] = (1 + spread * self._normal[0]).clip(_LEAST_FACTOR)
+        return factors
+
+    @cached_property
+    def _normal(self) -> npt.NDArray[np.float64]:
+        return np.random.default_rng(_SEED).standard_normal((2, _DRAWS))
+
+    @cached_property
+    def _tokens(self) -> dict[int, npt.NDArray[np.float64]]:
+        observed, accepted = self.model.observed, self.model.acceptance
+        drafts = effective(observed.drafts * self.requests / observed.requests, self.requests)
+        return replace(accepted, drafts=drafts).drawn_tokens(self.lengths, draws=_DRAWS, seed=_SEED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +111,7 @@ class _Tried:
 def advice_on(model: ServerModel, *, server: str, progress: Progress) -> Advice:
     """Try all changes of a calibrated model. ValueError if the models do not fit the device."""
     lengths = _lengths(model)
-    evidence = Evidence(
+    evidence = _Evidence(
         model=model, now=model.serve(model.now), lengths=tuple(lengths), requests=model.observed.requests
     )
     tried: list[_Tried] = []
@@ -94,7 +168,7 @@ def _other_variants(model: ServerModel) -> Iterator[tuple[ChangeKind, int, Varia
         yield ChangeKind.REPLICAS, 2, replace(now, requests=-(-now.requests // 2))
 
 
-def _tried(evidence: Evidence, kind: ChangeKind, value: int, variant: Variant) -> _Tried:
+def _tried(evidence: _Evidence, kind: ChangeKind, value: int, variant: Variant) -> _Tried:
     model = evidence.model
     is_now = variant == model.now
     served = evidence.now if is_now else model.serve(variant)
@@ -126,17 +200,17 @@ _FIELDS: Final = {
 }
 
 
-def _judged(evidence: Evidence, tried: Sequence[_Tried]) -> tuple[Outcome, Change | None, int | None]:
+def _judged(evidence: _Evidence, tried: Sequence[_Tried]) -> tuple[Outcome, Change | None, int | None]:
     """What to do, the best change, and the requests that would be enough where they are not."""
     free = [each for each in tried if each.change.is_free and each.variant != evidence.model.now]
-    sure = [each for each in free if each.change.gain.low > LEAST_GAIN]
+    sure = [each for each in free if each.change.gain.low > _LEAST_GAIN]
     best = max(sure or free, key=lambda each: each.change.gain.ratio, default=None)
-    few = evidence.requests < ENOUGH_REQUESTS
-    if best is None or best.change.gain.ratio <= LEAST_GAIN:
-        return (Outcome.NOT_ENOUGH, None, ENOUGH_REQUESTS) if few else (Outcome.LEAVE, None, None)
+    few = evidence.requests < _ENOUGH_REQUESTS
+    if best is None or best.change.gain.ratio <= _LEAST_GAIN:
+        return (Outcome.NOT_ENOUGH, None, _ENOUGH_REQUESTS) if few else (Outcome.LEAVE, None, None)
     needed = evidence.needed_requests(best.variant, best.served)
     if few:
-        return Outcome.NOT_ENOUGH, best.change, needed or ENOUGH_REQUESTS
+        return Outcome.NOT_ENOUGH, best.change, needed or _ENOUGH_REQUESTS
     if sure:
         return Outcome.CHANGE, best.change, None
     return (Outcome.LEAVE, None, None) if needed is None else (Outcome.NOT_ENOUGH, best.change, needed)
@@ -156,7 +230,7 @@ def _by_load(model: ServerModel, lengths: Sequence[int], tried: Sequence[_Tried]
             continue
         best = min(served, key=lambda each: served[each].e2e_s)
         gain = served[now.length].e2e_s / served[best].e2e_s
-        if gain <= LEAST_GAIN:  # as good as the one in use
+        if gain <= _LEAST_GAIN:  # as good as the one in use
             best, gain = now.length, 1.0
         found[requests] = LengthAtLoad(requests=requests, draft_tokens=best, gain=gain)
     return tuple(found.values())

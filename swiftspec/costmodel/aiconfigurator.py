@@ -19,6 +19,7 @@ _COLLECTIVES = {"vllm": "vllm_custom", "sglang": "sglang_custom", "trtllm": "trt
 _DTYPES = {"bfloat16": "bf16", "half": "fp16"}
 _GEMM_DTYPES = ("bfloat16", "fp8", "nvfp4")
 _DENSE_ROWS, _MOST_SEQUENCES = 128, 8
+_CACHE = {"kv_cache_dtype": "kv_cache_dtype", "step": "step", "isl": "isl"}
 _ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "int8": 1}
 _MS_TO_US = 1e3
 _IF_THERE = ("window_size",)  # older tables have attention without a window only
@@ -64,31 +65,37 @@ def _data() -> Path:
     return Path(spec.origin).parent / "systems" / "data"
 
 
-def _read(system: Path, pattern: str, columns: Sequence[str], wanted: Mapping[str, Sequence[Any]]) -> Iterator[Record]:
-    """Rows of one table over all libraries and versions, where their columns have wanted values."""
+def _read(
+    system: Path, pattern: str, columns: Mapping[str, str], wanted: Mapping[str, Sequence[Any]]
+) -> Iterator[Record]:
+    """Rows of one table over all libraries and versions, where their columns have wanted values.
+
+    columns: theirs by our names, which rows have, too.
+    """
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError:
         raise ValueError("--from aiconfigurator needs pyarrow, which is not installed: pip install pyarrow") from None
     for path in sorted(system.glob(pattern)):
         present = parquet.read_schema(path).names
-        names = {*columns, *wanted, "latency"} - ({*_IF_THERE} - {*present})
+        names = {*columns.values(), *wanted, "latency"} - ({*_IF_THERE} - {*present})
         if missing := names - {*present}:
             raise ValueError(f"{path}: column {min(missing)} is missing")
         filters = [(name, "in", list(values)) for name, values in wanted.items() if name in names]
         table = parquet.read_table(path, columns=sorted(names | ({"version"} & {*present})), filters=filters or None)
-        library, folder = path.parts[-3:-1]
+        framework, folder = path.parts[-3:-1]
         for row in table.to_pylist():
+            ours = {name: row[theirs] for name, theirs in columns.items()}
             latency_us = float(row["latency"]) * _MS_TO_US
-            yield {"version": folder, **row, "folder": folder, "library": library, "latency_us": latency_us}
+            yield {"version": folder, **row, **ours, "folder": folder, "framework": framework, "latency_us": latency_us}
 
 
 def _gemms(system: Path) -> Iterator[Record]:
     """All row counts up to 128, powers of two beyond: a prompt's exact length matters little."""
     rows = [*range(1, _DENSE_ROWS + 1), *(2**power for power in range(8, 16))]
     wanted = {"gemm_dtype": _GEMM_DTYPES, "m": rows}
-    for row in _read(system, "gemm/*/*/gemm_perf.parquet", ("n", "k"), wanted):
-        yield {**row, "framework": row["library"], "dtype": _dtype(row["gemm_dtype"])}
+    for row in _read(system, "gemm/*/*/gemm_perf.parquet", {"n": "n", "k": "k"}, wanted):
+        yield {**row, "dtype": _dtype(row["gemm_dtype"])}
 
 
 def _dtype(theirs: str | int | float) -> str:
@@ -98,34 +105,24 @@ def _dtype(theirs: str | int | float) -> str:
 def _attentions(system: Path) -> Iterator[Record]:
     """Decoding attention without a window, for the numbers of sequences that are planned for."""
     wanted = {"window_size": (0,), "head_dim": (64, 128), "batch_size": range(1, _MOST_SEQUENCES + 1)}
-    columns = ("num_heads", "num_key_value_heads", "kv_cache_dtype", "step", "isl")
+    columns = {"heads": "num_heads", "kv_heads": "num_key_value_heads", "batch": "batch_size", **_CACHE}
     for row in _read(system, "attention/*/*/generation_attention_perf.parquet", columns, wanted):
-        yield {
-            **row,
-            "framework": row["library"],
-            "kind": "generation",
-            "kv_dtype": _dtype(row["kv_cache_dtype"]),
-            "batch": row["batch_size"],
-            "kv_len": int(row["step"]) + int(row["isl"]),
-            "heads": row["num_heads"],
-            "kv_heads": row["num_key_value_heads"],
-        }
+        kv_len = int(row["step"]) + int(row["isl"])
+        yield {**row, "kind": "generation", "kv_dtype": _dtype(row["kv_cache_dtype"]), "kv_len": kv_len}
 
 
 def _collectives(system: Path) -> Iterator[Record]:
     """The libraries' own all-reduces inside a graph, and NCCL's. These tables count messages in elements."""
-    for row in _read(
-        system, "comm/*/*/custom_allreduce_perf.parquet", ("kernel_source", "num_gpus"), {"message_size": _SIZES}
-    ):
+    columns, wanted = {"gpus": "num_gpus", "source": "kernel_source"}, {"message_size": _SIZES}
+    for row in _read(system, "comm/*/*/custom_allreduce_perf.parquet", columns, wanted):
         if row["version"] != row["folder"]:
             continue  # a copy of another library's table
-        mode = "eager" if str(row["kernel_source"]).endswith("eager") else "graph"
-        implementation = _COLLECTIVES[str(row["library"])]
+        mode = "eager" if str(row["source"]).endswith("eager") else "graph"
+        implementation = _COLLECTIVES[str(row["framework"])]
         yield {**row, **_message(row, "bf16"), "op": "all_reduce", "implementation": implementation, "mode": mode}
-    columns = ("op_name", "num_gpus")
-    wanted = {"nccl_dtype": ("half",), "message_size": _SIZES}
-    for row in _read(system, "comm/nccl/*/nccl_perf.parquet", columns, wanted):
-        yield {**row, **_message(row, "fp16"), "op": row["op_name"], "implementation": "nccl", "mode": "stream"}
+    columns, of_nccl = {"gpus": "num_gpus", "op": "op_name"}, {**wanted, "nccl_dtype": ("half",)}
+    for row in _read(system, "comm/nccl/*/nccl_perf.parquet", columns, of_nccl):
+        yield {**row, **_message(row, "fp16"), "implementation": "nccl", "mode": "stream"}
 
 
 _SIZES = [2**power for power in range(7, 30)]
@@ -133,15 +130,17 @@ _SIZES = [2**power for power in range(7, 30)]
 
 def _message(row: Record, dtype: str) -> Record:
     num_bytes = int(row["message_size"]) * _ELEMENT_BYTES[dtype]
-    return {"dtype": dtype, "gpus": row["num_gpus"], "message_bytes": num_bytes}
+    return {"dtype": dtype, "message_bytes": num_bytes}
 
 
 def _quantisations(system: Path) -> Iterator[Record]:
     wanted = {"quant_dtype": ("fp8",), "m": range(1, _DENSE_ROWS + 1)}
     for file, op in (("scale_matrix", "fp8_quant_static"), ("computescale", "fp8_quant_dynamic_minus_static")):
-        for row in _read(system, f"quantize/*/*/{file}_perf.parquet", ("k",), wanted):
-            if row["library"] != "sglang":  # timed unfused, 5 to 10 us, unlike the quantisation that its GEMMs include
-                yield {**row, "framework": row["library"], "op": op}
+        for row in _read(system, f"quantize/*/*/{file}_perf.parquet", {"k": "k"}, wanted):
+            if (
+                row["framework"] != "sglang"
+            ):  # timed unfused, 5 to 10 us, unlike the quantisation that its GEMMs include
+                yield {**row, "op": op}
 
 
 # Formats of experts by their names there. fp8 with scales per tensor and per block read the same bytes.
@@ -155,20 +154,21 @@ _FORMATS = {
     "nvfp4": "nvfp4",
 }
 _EXPERTS = {
-    "num_tokens": "rows",
-    "hidden_size": "hidden",
-    "inter_size": "size",
-    "topk": "active",
-    "num_experts": "experts",
-    "moe_tp_size": "parts",
-    "moe_ep_size": "holders",
-    "kernel_source": "kernel",
+    "rows": "num_tokens",
+    "hidden": "hidden_size",
+    "size": "inter_size",
+    "active": "topk",
+    "experts": "num_experts",
+    "parts": "moe_tp_size",
+    "holders": "moe_ep_size",
+    "kernel": "kernel_source",
 }
 # Routing in which few experts are much more popular than others, as traces have it; balanced routing touches more.
 _ROUTING = "power_law_1.01"
 _ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _DIVISIONS = (1, 2, 4, 8, 16)
 _SPARSE_SEQUENCES = range(64 + 1)
+_LATENT = ("framework", "version", "kv_dtype", "sequences", "context", "heads")
 _LINEAR = ("framework", "version", "kind", "sequences", "rows", "key_heads", "value_heads")
 _MOST_CONVOLVING = 10.0  # times the recurrence, beyond which a host was timed
 
@@ -182,37 +182,27 @@ def _experts(system: Path) -> Iterator[Record]:
         "moe_tp_size": _DIVISIONS,
         "moe_ep_size": _DIVISIONS,
     }
-    for row in _read(system, "moe/*/*/moe_perf.parquet", [*_EXPERTS], wanted):
-        if row["moe_tp_size"] == 1 or row["moe_ep_size"] == 1:
-            renamed = {name: row[theirs] for theirs, name in _EXPERTS.items()}
-            yield {**_source(row), **renamed, "dtype": _FORMATS[str(row["moe_dtype"])], "latency_us": row["latency_us"]}
-
-
-def _source(row: Record) -> Record:
-    return {"framework": row["library"], "version": row["folder"]}
+    for row in _read(system, "moe/*/*/moe_perf.parquet", _EXPERTS, wanted):
+        if row["parts"] == 1 or row["holders"] == 1:
+            yield {**row, "version": row["folder"], "dtype": _FORMATS[str(row["moe_dtype"])]}
 
 
 def _latent(system: Path) -> Iterator[Record]:
     """Latent attention alone: whole modules were timed as well, some of them waiting for their host."""
-    columns = ("num_heads", "kv_cache_dtype", "step", "isl", "batch_size")
+    columns = {"heads": "num_heads", "sequences": "batch_size", **_CACHE}
     fastest: dict[tuple[object, ...], Record] = {}
     for row in _read(system, "mla/*/*/generation_mla_perf.parquet", columns, {"batch_size": _SPARSE_SEQUENCES}):
-        found: Record = {
-            **_source(row),
-            "kv_dtype": _dtype(row["kv_cache_dtype"]),
-            "sequences": row["batch_size"],
-            "context": int(row["step"]) + int(row["isl"]),
-            "heads": row["num_heads"],
-        }
-        key, timed = tuple(found.values()), found | {"latency_us": float(row["latency_us"])}
-        fastest[key] = min(fastest.get(key, timed), timed, key=lambda one: one["latency_us"])
+        context = int(row["step"]) + int(row["isl"])
+        timed = {**row, "version": row["folder"], "kv_dtype": _dtype(row["kv_cache_dtype"]), "context": context}
+        place = tuple(timed[name] for name in _LATENT)
+        fastest[place] = min(fastest.get(place, timed), timed, key=lambda one: one["latency_us"])
     yield from fastest.values()
 
 
 def _linear(system: Path) -> Iterator[Record]:
     """Convolution and recurrence together: of one token, of several that are verified, or of a prompt in chunks."""
-    columns = ("kernel_source", "phase", "seq_len", "num_k_heads", "num_v_heads", "batch_size")
-    wanted = {"batch_size": _SPARSE_SEQUENCES}
+    names = ("kernel_source", "phase", "seq_len", "num_k_heads", "num_v_heads")
+    columns, wanted = dict(zip(names, names, strict=True)), {"batch_size": _SPARSE_SEQUENCES}
     times: dict[tuple[tuple[str | int, ...], str], dict[str, float]] = defaultdict(dict)
     for kind, pattern in (("gdn", "linear_attention/*/*/gdn_perf.parquet"), ("kda", "kda/*/*/kda_perf.parquet")):
         for row in _read(system, pattern, columns, wanted):
@@ -220,7 +210,7 @@ def _linear(system: Path) -> Iterator[Record]:
             if (rows == 1) != (phase == "generation"):
                 continue
             sizes = (int(row["batch_size"]), rows, int(row["num_k_heads"]), int(row["num_v_heads"]))
-            known = times[(str(row["library"]), str(row["folder"]), kind, *sizes), phase]
+            known = times[(str(row["framework"]), str(row["folder"]), kind, *sizes), phase]
             part = "convolution" if "conv1d" in str(row["kernel_source"]) else "recurrence"
             known[part] = min(known.get(part, float("inf")), float(row["latency_us"]))
     best: dict[tuple[str | int, ...], float] = {}

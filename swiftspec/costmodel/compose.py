@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from swiftspec.artifacts.profile import Collective, HostPoint, StepPoint
 from swiftspec.costmodel.constants import CONSTANTS
@@ -16,6 +16,7 @@ from swiftspec.errors import FieldError
 from swiftspec.models import sharded
 from swiftspec.models.heads import Product
 from swiftspec.models.layer_parts import halves
+from swiftspec.models.published import Named
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role
@@ -32,19 +33,6 @@ PROMPTS = (16, 128, 1024)
 _MANY = 48
 USUAL_ROWS = 8  # rows of a typical verification or expansion, for which the collective is chosen
 _BESIDE_S = 1e-9  # of an effect that runs beside the device: nothing, but a profile's times are above 0
-
-
-class Named(Protocol):
-    """A model by its registered name."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def spec(self) -> ModelSpec: ...
-
-    @property
-    def products(self) -> tuple[Product, ...]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

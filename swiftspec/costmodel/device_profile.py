@@ -6,7 +6,6 @@ from pathlib import Path
 from swiftspec.artifacts.profile import Collective, Profile, StepPoint
 from swiftspec.costmodel.compose import ModelGroup, RoleModel, chosen_collective, host_points, priced_degrees
 from swiftspec.costmodel.expert_shapes import ExpertShape
-from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.costmodel.published import PublishedForwards, SwiftSpecKernels, published_tables
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
 from swiftspec.costmodel.shipped import kernels_of, source_of, tables_of
@@ -55,7 +54,7 @@ def device_profile(
         raise FieldError("num_devices", num_devices, "expected at least 1")
     if max_context < 1:
         raise ValueError(f"max_context is {max_context}; expected at least 1")
-    kernels = engine_kernels(device, library=library, op_tables=op_tables)
+    kernels = kernels_of(device, framework=library, path=op_tables)
     published = int4_forwards(spec_of_device) if int4_forwards else None
     steps: list[StepPoint] = []
     collectives: list[Collective] = []
@@ -112,11 +111,3 @@ def _unmeasured_experts(device: str, op_tables: Path | None, models: Sequence[Ro
             shape = ExpertShape.of(spec.experts, spec.hidden_size, model.quant)
             if not shape.is_measured(tables):
                 yield f"experts of {model.model.name}, which are in no table, between the nearest measured ones"
-
-
-def engine_kernels(device: str, *, library: str | None = None, op_tables: Path | None = None) -> Kernels:
-    """Kernel latencies from op tables, else by roofline. ValueError for tables of another device or library."""
-    tables = tables_of(device, op_tables) if library else None
-    if tables is not None and library not in (known := tables.values("gemm", "framework")):
-        raise FieldError("engine", library, f"the op tables of {device} hold {', '.join(known)}")
-    return kernels_of(device, framework=library, path=op_tables)

@@ -67,12 +67,14 @@ class ExpertShape(NamedTuple):
         sizes = zip(*(columns[name].tolist() for name in self._fields[1:5]), strict=True)
         return self[1:5] in set(sizes)
 
+    def touched(self, rows: float) -> float:
+        """Experts that independently routed rows touch."""
+        return independent(rows, num_experts=self.experts, num_active=self.active)
+
     def roofline_s(self, roofline: Kernels, rows: int) -> float:
         """Seconds of independently routed rows, by roofline."""
-        touched = independent(rows, num_experts=self.experts, num_active=self.active)
-        return roofline.experts(
-            self.part, rows=rows, touched=touched, hidden_size=self.hidden, quant=self.dtype
-        ).seconds
+        touched, hidden, quant = self.touched(rows), self.hidden, self.dtype
+        return roofline.experts(self.part, rows=rows, touched=touched, hidden_size=hidden, quant=quant).seconds
 
 
 def nearest(wanted: ExpertShape, known: Iterable[ExpertShape]) -> list[ExpertShape]:
@@ -105,22 +107,15 @@ class ExpertCurve:
     """Seconds of one layer's routed experts by rows: a start, and a time for each expert that the rows touch."""
 
     kernel: str
-    num_experts: int
-    num_active: int
+    shape: ExpertShape
     rows: tuple[int, ...]  # measured, ascending
     seconds: tuple[float, ...]  # at these; more rows never take less, since a forward can be padded
 
     @classmethod
-    def of(cls, kernel: str, seconds: Mapping[int, float], *, num_experts: int, num_active: int) -> "ExpertCurve":
+    def of(cls, kernel: str, shape: ExpertShape, seconds: Mapping[int, float]) -> "ExpertCurve":
         rows = tuple(sorted(seconds))
         least = np.minimum.accumulate([seconds[count] for count in reversed(rows)])[::-1]
-        return cls(
-            kernel=kernel,
-            num_experts=num_experts,
-            num_active=num_active,
-            rows=rows,
-            seconds=tuple(float(value) for value in least),
-        )
+        return cls(kernel=kernel, shape=shape, rows=rows, seconds=tuple(float(value) for value in least))
 
     def at(self, rows: float) -> float:
         """Seconds of this many rows with independent routing, which need not be whole: linear in experts touched."""
@@ -129,8 +124,8 @@ class ExpertCurve:
         if rows >= self.rows[-1]:
             return self.seconds[-1] * rows / self.rows[-1]
         right = int(np.searchsorted(self.rows, rows))
-        touched = [self._touched(count) for count in (self.rows[right - 1], rows, self.rows[right])]
-        if touched[2] - touched[0] > _SATURATED * self.num_experts:
+        touched = [self.shape.touched(count) for count in (self.rows[right - 1], rows, self.rows[right])]
+        if touched[2] - touched[0] > _SATURATED * self.shape.experts:
             share = (touched[1] - touched[0]) / (touched[2] - touched[0])
         else:
             share = (rows - self.rows[right - 1]) / (self.rows[right] - self.rows[right - 1])
@@ -139,10 +134,7 @@ class ExpertCurve:
 
     def touching(self, experts: float) -> float:
         """Seconds of the rows that touch this many experts."""
-        free = max(1e-12, 1 - experts / self.num_experts)
-        if self.num_active == self.num_experts:
+        free = max(1e-12, 1 - experts / self.shape.experts)
+        if self.shape.active == self.shape.experts:
             return self.at(1)
-        return self.at(log(free) / log(1 - self.num_active / self.num_experts))
-
-    def _touched(self, rows: float) -> float:
-        return independent(rows, num_experts=self.num_experts, num_active=self.num_active)
+        return self.at(log(free) / log(1 - self.shape.active / self.shape.experts))

@@ -23,7 +23,6 @@ import numpy as np
 
 from swiftspec.costmodel.expert_shapes import ExpertShape
 from swiftspec.costmodel.op_tables import COLUMNS, OpTables, Source, columns_of
-from swiftspec.costmodel.routing import independent
 from swiftspec.devices import named_device
 from swiftspec.files.csv_rows import read_cells
 from swiftspec.files.document import Origin
@@ -175,7 +174,7 @@ def _renamed(row: Record) -> dict[str, object]:
 
 def _sources(kept: Mapping[str, Sequence[Record]]) -> tuple[Source, ...]:
     found = {
-        (str(row.get("framework") or row["implementation"]), str(row["version"]), table)
+        (str(row.get("implementation") or row["framework"]), str(row["version"]), table)
         for table, rows in kept.items()
         for row in rows
     }
@@ -210,12 +209,12 @@ class Entry:
 
     def share(self, bandwidth_Bps: float) -> float:
         """Share of the bandwidth at which it reads a further expert, or the experts of many rows if that is more."""
-        dtype, hidden, size, active, experts, parts, holders = self.shape
-        expert_bytes = 3 * hidden * size / parts * QUANTISATIONS[dtype].bytes_per_weight
+        shape = self.shape
+        expert_bytes = 3 * shape.hidden * shape.size / shape.parts * QUANTISATIONS[shape.dtype].bytes_per_weight
         few = sorted(rows for rows in self.seconds if rows <= _DECODING_ROWS)
         seconds = np.array([self.seconds[rows] for rows in few])
-        touched = np.array([independent(rows, num_experts=experts, num_active=active) for rows in few])
-        read_bytes = touched / holders * expert_bytes
+        touched = np.array([shape.touched(rows) for rows in few])
+        read_bytes = touched / shape.holders * expert_bytes
         # Least squares of relative errors of t0 + bytes / speed.
         sides = np.stack([np.ones_like(seconds), read_bytes], axis=1) / seconds[:, None]
         slope = float(np.linalg.lstsq(sides, np.ones_like(seconds), rcond=None)[0][1])

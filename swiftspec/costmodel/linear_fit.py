@@ -42,14 +42,3 @@ class LinearFit:
     def error(self, observation: Observation) -> float:
         """Predicted over observed, less 1."""
         return self.seconds(observation.amounts, fixed_s=observation.fixed_s) / observation.seconds - 1
-
-
-def leave_one_out(observations: Sequence[Observation]) -> list[float | None]:
-    """The error of each observation under the fit to all others; None if it alone has some cost."""
-    errors: list[float | None] = []
-    for index, observation in enumerate(observations):
-        others = [*observations[:index], *observations[index + 1 :]]
-        known = {name for other in others for name in other.amounts if other.amounts[name]}
-        identified = all(name in known for name, amount in observation.amounts.items() if amount)
-        errors.append(LinearFit.to(others).error(observation) if identified else None)
-    return errors

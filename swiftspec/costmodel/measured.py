@@ -15,7 +15,6 @@ from swiftspec.costmodel.expert_shapes import ExpertCurve, ExpertShape, interpol
 from swiftspec.costmodel.grid import Grid, GridValue
 from swiftspec.costmodel.kernel_latency import NCCL, Kernels, KernelTime, UnknownShapeError
 from swiftspec.costmodel.op_tables import OpTables
-from swiftspec.costmodel.routing import independent
 from swiftspec.devices import DeviceSpec, named_device
 from swiftspec.models import QUANTISATIONS
 from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttention
@@ -91,9 +90,6 @@ class TableKernels(Kernels):
         device: DeviceSpec | None = None,
         experts: str | None = None,
     ) -> None:
-        known = tables.values("gemm", "framework")
-        if framework not in known:
-            raise ValueError(f"framework is {framework!r}; the tables of {tables.device} hold {', '.join(known)}")
         self._of_tables = named_device(tables.device)
         super().__init__(device or self._of_tables)
         self._tables, self._framework, self._experts = tables, framework, experts or framework
@@ -149,7 +145,7 @@ class TableKernels(Kernels):
         own = self._experts in found
         curve = found[self._experts] if own else min(found.values(), key=lambda one: one.at(8))
         seconds = curve.touching(touched)
-        if touched >= independent(rows, num_experts=part.num_experts, num_active=part.num_active) - 1e-9:
+        if touched >= shape.touched(rows) - 1e-9:
             seconds = curve.at(rows)
         computing_s = self.experts_computing_s(part, rows=rows, hidden_size=hidden_size, quant=quant)
         known = Provenance.INTERPOLATED if own else Provenance.COMPOSED
@@ -341,7 +337,7 @@ class TableKernels(Kernels):
             times[ExpertShape(*shape), framework, kernel][rows] = seconds
         curves: dict[ExpertShape, dict[str, ExpertCurve]] = defaultdict(dict)
         for (key, framework, kernel), seconds in times.items():
-            curves[key][framework] = ExpertCurve.of(kernel, seconds, num_experts=key.experts, num_active=key.active)
+            curves[key][framework] = ExpertCurve.of(kernel, key, seconds)
         return dict(curves)
 
     def _curves_between(self, wanted: ExpertShape) -> Mapping[str, ExpertCurve]:
@@ -357,9 +353,7 @@ class TableKernels(Kernels):
                 if framework in found and shape[1:5] not in ungated
             }
             if seconds := interpolated(wanted, measured, Kernels(self.device)):
-                curves[framework] = ExpertCurve.of(
-                    "interpolated", seconds, num_experts=wanted.experts, num_active=wanted.active
-                )
+                curves[framework] = ExpertCurve.of("interpolated", wanted, seconds)
         return curves
 
     def _latent_grid(self, kv_dtype: str) -> Grid | None:

@@ -10,6 +10,7 @@ from swiftspec.costmodel.kernel_latency import Kernels, KernelTime
 from swiftspec.costmodel.measured import TableKernels
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.devices import DEVICES, DeviceSpec, named_device
+from swiftspec.errors import FieldError
 from swiftspec.files.document import file_sha256
 from swiftspec.timing.latency import Provenance
 
@@ -91,11 +92,13 @@ def kernels_of(
     tables = tables_of(device, path)
     if tables is None:
         return Kernels(named_device(device))
-    known = tables.values("gemm", "framework")
-    usual = _USUAL if _USUAL in known else known[0]
-    spec = named_device(device)
+    known, spec = tables.values("gemm", "framework"), named_device(device)
+    if framework is None:
+        framework = _USUAL if _USUAL in known else known[0]
+    elif framework not in known:
+        raise FieldError("engine", framework, f"the op tables of {device} hold {', '.join(known)}")
     kind = TableKernels if spec.is_as_fast_as(named_device(tables.device)) else ScaledKernels
-    return kind(tables, framework=framework or usual, device=spec, experts=experts)
+    return kind(tables, framework=framework, device=spec, experts=experts)
 
 
 def described_kernels(device: str, path: Path | None = None) -> str:

@@ -17,15 +17,6 @@ _WORK, _STEAL = (0, 1, 2, 5, 6), 7
 _PARENT, _TIMES = 1, slice(11, 15)  # of /proc/PID/stat after the name: parent; utime, stime, cutime, cstime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuTimes:
-    """Seconds of CPU time since boot, over the cores that this process may use."""
-
-    wall_s: float  # of the clock, from any origin
-    used_s: float  # by all processes, and by other guests of the same host
-    own_s: float  # by this process and its descendants, including those that have ended
-
-
 @dataclass(slots=True)
 class Contention:
     """Result of `watch_contention`; complete once its block has ended."""
@@ -42,31 +33,25 @@ class Contention:
 def watch_contention() -> Iterator[Contention]:
     """Measure the time that other processes take on this process's cores while the block runs."""
     found, cores = Contention(), cores_here()
-    before = cpu_times(cores)
+    began_s, before_s = time.monotonic(), others_s(cores)
     try:
         yield found
     finally:
-        after = cpu_times(cores)
-        if before is not None and after is not None:
-            found.others_share = others_share(before, after, num_cores=len(cores))
+        after_s, available_s = others_s(cores), (time.monotonic() - began_s) * len(cores)
+        if before_s is not None and after_s is not None and available_s > 0:
+            found.others_share = min(1.0, max(0.0, (after_s - before_s) / available_s))
 
 
-def others_share(before: CpuTimes, after: CpuTimes, *, num_cores: int) -> float:
-    """Share of the cores' time that other processes took between two readings."""
-    available_s = (after.wall_s - before.wall_s) * num_cores
-    others_s = (after.used_s - before.used_s) - (after.own_s - before.own_s)
-    return min(1.0, max(0.0, others_s / available_s)) if available_s > 0 else 0.0
+def others_s(cores: Set[int], proc: Path = Path("/proc")) -> float | None:
+    """CPU seconds on these cores, from any origin, but for those of this process and its descendants.
 
-
-def cpu_times(cores: Set[int], proc: Path = Path("/proc")) -> CpuTimes | None:
-    """Read the times now; None if there is no such `/proc`."""
-    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    Those of other guests of the same host count. None if there is no such `/proc`.
+    """
     try:
         used = sum(_used_ticks(line, cores) for line in (proc / "stat").read_text().splitlines())
-        own = _own_ticks(proc)
+        return (used - _own_ticks(proc)) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None
-    return CpuTimes(wall_s=time.monotonic(), used_s=used / ticks_per_s, own_s=own / ticks_per_s)
 
 
 def _used_ticks(line: str, cores: Set[int]) -> int:

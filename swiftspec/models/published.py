@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from swiftspec.errors import FieldError
 from swiftspec.models.checkpoint_format import stored_weights
@@ -42,6 +42,22 @@ class NamedModel:
     vocabulary: str
     source: str
     products: tuple[Product, ...] = ()
+
+
+class Named(Protocol):
+    """A model by its name, here or elsewhere. vocabulary: None if it is not of the table."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def spec(self) -> ModelSpec: ...
+
+    @property
+    def vocabulary(self) -> str | None: ...
+
+    @property
+    def products(self) -> tuple[Product, ...]: ...
 
 
 @cache

@@ -275,9 +275,9 @@ class Deployment:
     @cached_property
     def kernels(self) -> "Kernels":
         """Kernel latencies from op tables, else by roofline. ValueError for tables of another device or engine."""
-        from swiftspec.costmodel.device_profile import engine_kernels
+        from swiftspec.costmodel.shipped import kernels_of
 
-        return engine_kernels(self.device, library=self._library, op_tables=self.op_tables)
+        return kernels_of(self.device, framework=self._library, path=self.op_tables)
 
     def profile(self, target: PlannedModel | str, draft: PlannedModel | str, *, max_context: int) -> Profile:
         """Forward latencies of a pair, composed of the kernels, and in int4 of published forwards.

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from statistics import mean
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from swiftspec.artifacts.profile import PASSES
 from swiftspec.policies import Layout
@@ -59,33 +60,15 @@ _LADDER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Seconds of one forward by number of rows, linear between those measured; they never fall as rows grow."""
-
-    seconds: Mapping[int, float]
-
-    @classmethod
-    def of(cls, samples: Mapping[int, Sequence[float]]) -> Self:
-        """Curve of the samples' means, not medians: they grow on a busy machine, as what is estimated will."""
-        return cls({rows: mean(seconds) for rows, seconds in samples.items()})
-
-    def at(self, rows: float) -> float:
-        """Seconds of a forward of `rows` rows."""
-        points = sorted(self.seconds.items())
-        if len(points) == 1:
-            return points[0][1]
-        segments = list(pairwise(points))
-        (fewer, fewer_s), (more, more_s) = next((pair for pair in segments if rows <= pair[1][0]), segments[-1])
-        return max(fewer_s, fewer_s + (rows - fewer) / (more - fewer) * (more_s - fewer_s))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Seconds of both models' forwards, of each token of a prompt for both together, and of an engine's start."""
+    """Seconds of both models' forwards, of each token of a prompt for both together, and of an engine's start.
 
-    target: Curve
-    draft: Curve
+    Forwards by number of rows: means, not medians, which grow on a busy machine, as what is estimated will.
+    """
+
+    target: Mapping[int, float]
+    draft: Mapping[int, float]
     prompt_token_s: float
     start_s: float
 
@@ -96,22 +79,32 @@ def pass_seconds(effort: Effort, pace: Pace, layouts: Sequence[Layout], contexts
 
 
 def _bench_seconds(effort: Effort, pace: Pace, layout: Layout, contexts: Sequence[int]) -> float:
-    target, draft = pace.target, pace.draft
+    target_s, draft_s = (partial(_forward_s, seconds) for seconds in (pace.target, pace.draft))
     repeats = effort.repeats + effort.discards
-    verified_s = sum(map(target.at, TARGET_ROWS))
+    verified_s = sum(map(target_s, TARGET_ROWS))
     if layout is Layout.COLOCATED:
-        drafted_s = _DRAFTS_PER_VERIFICATION * len(TARGET_ROWS) * draft.at(mean(DRAFT_ROWS))
-        context_s = repeats * (2 * verified_s + _ALONE * target.at(1) + drafted_s)
+        drafted_s = _DRAFTS_PER_VERIFICATION * len(TARGET_ROWS) * draft_s(mean(DRAFT_ROWS))
+        context_s = repeats * (2 * verified_s + _ALONE * target_s(1) + drafted_s)
         prompts = 2 * (1 + effort.discards)
     else:
-        context_s = repeats * (verified_s + sum(map(target.at, HALVES_ROWS)))
-        context_s += (REPEATS * len(DRAFT_ROWS) + _INTERRUPTED) * target.at(_RESUMED_ROWS)
+        context_s = repeats * (verified_s + sum(map(target_s, HALVES_ROWS)))
+        context_s += (REPEATS * len(DRAFT_ROWS) + _INTERRUPTED) * target_s(_RESUMED_ROWS)
         prompts = 3 + effort.discards
     read_s = prompts * sum(contexts) * pace.prompt_token_s
     # Policies that run to measure a round's costs other than forwards.
-    rounds_s = effort.host_tokens / _ROUND_TOKENS * (target.at(_ROUND_ROWS) + _ROUND_DRAFTS * draft.at(_ROUND_ROWS))
+    rounds_s = effort.host_tokens / _ROUND_TOKENS * (target_s(_ROUND_ROWS) + _ROUND_DRAFTS * draft_s(_ROUND_ROWS))
     host_s = most_host_shapes(all_shapes=effort.all_shapes) * (rounds_s + CONTEXTS[1] * pace.prompt_token_s)
     return pace.start_s + len(contexts) * context_s + read_s + host_s
+
+
+def _forward_s(seconds: Mapping[int, float], rows: float) -> float:
+    """Seconds of a forward, linear in rows between those measured; they never fall as rows grow."""
+    points = sorted(seconds.items())
+    if len(points) == 1:
+        return points[0][1]
+    segments = list(pairwise(points))
+    (fewer, fewer_s), (more, more_s) = next((pair for pair in segments if rows <= pair[1][0]), segments[-1])
+    return max(fewer_s, fewer_s + (rows - fewer) / (more - fewer) * (more_s - fewer_s))
 
 
 class Schedule:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from swiftspec.costmodel.op_tables import COLUMNS, OpTables, Source, columns_of
-from swiftspec.engine.model.gpu.ops import Ops, ops_for
+from swiftspec.engine.model.gpu.ops import ops_for
 from swiftspec.engine.model.gpu.weights import FORMATS, WeightFormat, build_weight
 from swiftspec.files.document import Origin
 from swiftspec.models import sharded
@@ -80,7 +80,7 @@ def measure_ops(
     at most 8.
     """
     jobs: dict[str, Callable[[], list[OpRow]]] = {"copies and launches": partial(_limits, watch)}
-    jobs |= dict(_jobs(models, Bench.on(watch), grid))
+    jobs |= dict(_jobs(models, Bench(watch), grid))
     if num_devices > 1:
         jobs[f"all-reduce in groups of up to {num_devices}"] = partial(
             _all_reduces, watch.device.type, num_devices, grid.message_bytes
@@ -95,23 +95,16 @@ def peak_bytes_per_s(rows: Iterable[OpRow]) -> float:
     return max(bandwidth for row in rows if row.op in LIMITS and (bandwidth := row.bytes_per_s))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """Timer and operations that cases are timed with."""
+    """Timer that cases are timed with, and the operations that the engine uses on its device."""
 
-    watch: OpTimer
-    ops: Ops
-    generator: torch.Generator
-
-    @classmethod
-    def on(cls, watch: OpTimer) -> "Bench":
-        """A bench with the operations that the engine uses on that device."""
-        generator = torch.Generator(watch.device).manual_seed(0)
-        return cls(watch=watch, ops=ops_for(watch.device), generator=generator)
+    def __init__(self, watch: OpTimer) -> None:
+        self.watch, self.ops = watch, ops_for(watch.device)
+        self._generator = torch.Generator(watch.device).manual_seed(0)
 
     def randn(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Random numbers: on zeros, products draw less power and run faster."""
-        return torch.randn(shape, generator=self.generator, device=self.watch.device).to(dtype)
+        return torch.randn(shape, generator=self._generator, device=self.watch.device).to(dtype)
 
     def products(self, n: int, k: int, weight_format: WeightFormat, *, gated: bool, rows: Sequence[int]) -> list[OpRow]:
         """x W^T for x of these rows; `gated`: silu of its first half times the other."""
@@ -137,11 +130,6 @@ class Bench:
                 )
             )
         return measured
-
-    def attentions(self, spec: ModelSpec, dtype: torch.dtype, grid: BenchmarkGrid) -> list[OpRow]:
-        """Those of all rows and contexts."""
-        sizes = ((rows, context) for context in grid.contexts for rows in grid.rows if rows <= context)
-        return [self.attention(spec, dtype, rows=rows, context=context) for rows, context in sizes]
 
     def attention(self, spec: ModelSpec, dtype: torch.dtype, *, rows: int, context: int) -> OpRow:
         """A chain of rows, the last of `context` slots, over a layer's cache."""
@@ -201,6 +189,8 @@ def _jobs(
     models: Iterable[tuple[ModelSpec, str]], bench: Bench, grid: BenchmarkGrid
 ) -> Iterator[tuple[str, Callable[[], list[OpRow]]]]:
     """Jobs by name; those that both models have in common appear once."""
+    of_rows = [{"rows": rows} for rows in grid.rows]
+    of_both = [{"rows": rows, "context": context} for context in grid.contexts for rows in grid.rows if rows <= context]
     for spec, dtype in models:
         for degree in grid.degrees:
             shard, weight_format = sharded(spec, degree), FORMATS[dtype]
@@ -216,16 +206,16 @@ def _jobs(
             gated = partial(bench.products, 2 * inner, hidden, weight_format, gated=True, rows=grid.rows)
             yield f"gate and up, {2 * inner} x {hidden} {_name(weight_format)}", gated
             heads = f"{shard.num_heads}/{shard.num_kv_heads} heads of {shard.head_dim}, {_NAMES[weight_format.dtype]}"
-            yield f"attention, {heads}", partial(bench.attentions, shard, weight_format.dtype, grid)
-            yield f"rotation, {heads}", partial(_each, bench.rope, shard, weight_format.dtype, grid)
-            yield (
-                f"norm, {hidden} {_NAMES[weight_format.dtype]}",
-                partial(_each, bench.norm, spec, weight_format.dtype, grid),
-            )
+            yield f"attention, {heads}", partial(_each, bench.attention, shard, weight_format.dtype, of_both)
+            yield f"rotation, {heads}", partial(_each, bench.rope, shard, weight_format.dtype, of_rows)
+            norms = partial(_each, bench.norm, spec, weight_format.dtype, of_rows)
+            yield f"norm, {hidden} {_NAMES[weight_format.dtype]}", norms
 
 
-def _each(time: Callable[..., OpRow], spec: ModelSpec, dtype: torch.dtype, grid: BenchmarkGrid) -> list[OpRow]:
-    return [time(spec, dtype, rows=rows) for rows in grid.rows]
+def _each(
+    time: Callable[..., OpRow], spec: ModelSpec, dtype: torch.dtype, sizes: Iterable[Mapping[str, int]]
+) -> list[OpRow]:
+    return [time(spec, dtype, **size) for size in sizes]
 
 
 def _limits(watch: OpTimer) -> list[OpRow]:

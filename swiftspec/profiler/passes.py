@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import mean
 
 from swiftspec.artifacts.profile import PASSES
 from swiftspec.devices.local import Device
@@ -15,7 +16,7 @@ from swiftspec.models.inflation import inflated_spec
 from swiftspec.policies import DraftKind, Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.benches import Bench, timeline_of
-from swiftspec.profiler.effort import Curve, Effort, Pace, Schedule, left_out
+from swiftspec.profiler.effort import Effort, Pace, Schedule, left_out
 from swiftspec.profiler.grids import CONTEXTS, DRAFT_ROWS, HALVES_ROWS, REPEATS, TARGET_ROWS
 from swiftspec.profiler.pauses import measure_pauses
 from swiftspec.profiler.programs import (
@@ -155,15 +156,18 @@ class _Measurement:
         """A first look at forwards on the shortest context. start_s: what the engine's start took."""
         sweeps = new_sweeps(self.bench.layout, repeats=1, device=self.bench.device, kind=self._kind, few_rows=True)
         _, timelines = ([self._run(sweep, CONTEXTS[0]) for sweep in sweeps] for _ in range(2))  # the first warms up
-        seconds: dict[Phase, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        samples: dict[tuple[Phase, int], list[float]] = defaultdict(list)
         for timeline in timelines:
             for span in timeline.spans:
-                seconds[span.phase][span.rows].append(span.end_s - span.start_s)
-        read_s = max(map(max, seconds[Phase.PREFILL].values()))
-        drafted = {**seconds[Phase.EXPAND], **seconds[Phase.FUZZY]}
+                samples[span.phase, span.rows].append(span.end_s - span.start_s)
+        read_s = max(max(seconds) for (phase, _), seconds in samples.items() if phase is Phase.PREFILL)
+        verified, expanded, fuzzy = (
+            {rows: mean(seconds) for (phase, rows), seconds in samples.items() if phase is wanted}
+            for wanted in (Phase.VERIFY, Phase.EXPAND, Phase.FUZZY)
+        )
         return Pace(
-            target=Curve.of(seconds[Phase.VERIFY]),
-            draft=Curve.of(drafted or seconds[Phase.VERIFY]),
+            target=verified,
+            draft={**expanded, **fuzzy} or verified,
             prompt_token_s=read_s / CONTEXTS[0],
             start_s=start_s,
         )

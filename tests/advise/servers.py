@@ -12,7 +12,6 @@ from swiftspec.planner.under_load.arrays import simulate
 from swiftspec.planner.under_load.decoding import Chains
 from swiftspec.planner.under_load.loads import ArrayRun, Requests
 from swiftspec.planner.under_load.measured_engine import MeasuredEngine
-from swiftspec.profiler.served.fit import FittedAbove
 from swiftspec.profiler.served.measure import ProbeSizes, ServerTimes, profile_of
 from swiftspec.profiler.served.probes import Drafting
 from tests.builders import MODEL
@@ -38,7 +37,7 @@ def served_profile() -> Profile:
         measured=(step,),
         minutes=1.0,
     )
-    times = ServerTimes(steps=KNOWN, above=FittedAbove(0.005, 2e-6), measured=(step,))
+    times = ServerTimes(steps=KNOWN, request_s=0.005, prompt_token_s=2e-6, measured=(step,))
     policies = {Drafting.PLAIN: "autoregressive", Drafting.LOOKUP: "prompt_lookup", Drafting.DRAFT: "serial_chain"}
     sizes = ProbeSizes(sequences=8, longest=1024)
     return profile_of(times, sizes, device="cpu", target=MODEL, draft=MODEL, served=served, policies=policies)

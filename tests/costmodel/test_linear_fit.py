@@ -1,6 +1,6 @@
 import pytest
 
-from swiftspec.costmodel.linear_fit import LinearFit, Observation, leave_one_out
+from swiftspec.costmodel.linear_fit import LinearFit, Observation
 
 
 def observation(a: float, b: float, *, fixed_s: float = 0.0) -> Observation:
@@ -23,13 +23,3 @@ def test_costs_are_never_negative() -> None:
 def test_errors_count_relative_to_what_was_observed() -> None:
     fit = LinearFit.to([Observation(name=str(s), amounts={"a": 1.0}, seconds=s) for s in (1.0, 100.0)])
     assert fit.coefficients["a"] < 2.0
-
-
-def test_left_out_observation_does_not_help_to_predict_itself() -> None:
-    observations = [Observation(name=str(s), amounts={"a": 1.0}, seconds=s) for s in (1.0, 1.0, 2.0)]
-    assert leave_one_out(observations)[2] == pytest.approx(-0.5)
-
-
-def test_cost_that_nothing_else_has_cannot_be_predicted() -> None:
-    observations = [observation(1, 0), observation(2, 0), observation(1, 1)]
-    assert leave_one_out(observations)[2] is None

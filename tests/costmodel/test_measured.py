@@ -181,8 +181,8 @@ def test_a_verification_reads_its_prefix_once() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ValueError, match="framework is 'tgi'"):
-        TableKernels(_tables("h100-sxm"), framework="tgi")
+    with pytest.raises(ValueError, match="engine is tgi; the op tables of h100-sxm hold sglang, "):
+        kernels_of("h100-sxm", framework="tgi")
     with pytest.raises(ValueError, match="collective is 'mpi'"):
         kernels_of("h100-sxm").all_reduce(num_bytes=1024, degree=2, implementation="mpi")
 

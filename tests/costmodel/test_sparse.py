@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from swiftspec.costmodel.constants import CONSTANTS
-from swiftspec.costmodel.expert_shapes import ExpertCurve
+from swiftspec.costmodel.expert_shapes import ExpertCurve, ExpertShape
 from swiftspec.costmodel.forward import forward_parts
 from swiftspec.costmodel.importing import select_experts
 from swiftspec.costmodel.kernel_latency import Kernels, UnknownShapeError
@@ -60,7 +60,7 @@ def test_a_correlation_that_cannot_be(correlation: float) -> None:
 
 
 def test_between_row_counts_time_is_linear_in_experts_touched() -> None:
-    curve = ExpertCurve.of("kernel", {1: 10.0, 4: 40.0, 64: 90.0}, num_experts=8, num_active=2)
+    curve = ExpertCurve.of("kernel", ExpertShape("bf16", 64, 64, 2, 8, 1, 1), {1: 10.0, 4: 40.0, 64: 90.0})
     assert [curve.at(rows) for rows in (1, 4, 64)] == [10.0, 40.0, 90.0]
     touched = [independent(rows, num_experts=8, num_active=2) for rows in (1, 2, 4)]
     assert curve.at(2) == pytest.approx(10 + 30 * (touched[1] - touched[0]) / (touched[2] - touched[0]))
@@ -74,17 +74,17 @@ def test_a_row_count_that_is_left_out_is_met_within_six_percent(device: str) -> 
     tables = tables_of(device)
     assert tables is not None
     columns = tables.tables["experts"]
-    times: dict[tuple[object, ...], dict[int, float]] = defaultdict(dict)
-    names = ("framework", "dtype", "hidden", "size", "parts", "holders", "experts", "active", "rows", "latency_s")
-    for *key, rows, value in zip(*(columns[name].tolist() for name in names), strict=True):
-        times[tuple(key)][rows] = value
+    times: dict[tuple[str, ExpertShape], dict[int, float]] = defaultdict(dict)
+    names = ("framework", *ExpertShape._fields, "rows", "latency_s")
+    for framework, *shape, rows, value in zip(*(columns[name].tolist() for name in names), strict=True):
+        times[framework, ExpertShape(*shape)][rows] = value
     errors = []
-    for (*_, experts, active), measured in times.items():
+    for (_, key), measured in times.items():
         ordered = sorted(measured)
         for first in range(1, 4):
             held = ordered[first:-1:3]
             known = {rows: value for rows, value in measured.items() if rows not in held}
-            curve = ExpertCurve.of("", known, num_experts=int(str(experts)), num_active=int(str(active)))
+            curve = ExpertCurve.of("", key, known)
             errors += [abs(curve.at(rows) / measured[rows] - 1) for rows in held]
     assert len(errors) > 15000
     assert mean(errors) < 0.06

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.devices.contention import Contention, CpuTimes, cpu_times, others_share, watch_contention
+from swiftspec.devices import contention
+from swiftspec.devices.contention import Contention, others_s, watch_contention
 
 STAT = """cpu  400 0 0 1000 0 0 0 0 0 0
 cpu0 100 10 20 500 7 3 2 5 50 0
@@ -32,39 +33,41 @@ def test_times_are_of_own_cores_and_of_own_descendants(tmp_path: Path) -> None:
     process(tmp_path, 9, 1, 1000, 0, 0, 0)  # a stranger
     (tmp_path / "12").mkdir()  # it has just ended
     ticks = os.sysconf("SC_CLK_TCK")
-    times = cpu_times({0}, tmp_path)
-    assert times is not None
-    assert times.used_s * ticks == pytest.approx(100 + 10 + 20 + 3 + 2 + 5)
-    assert times.own_s * ticks == pytest.approx(111 + 20 + 33)
+    found_s, used, own = others_s({0}, tmp_path), 100 + 10 + 20 + 3 + 2 + 5, 111 + 20 + 33
+    assert found_s is not None
+    assert found_s * ticks == pytest.approx(used - own)
 
 
 def test_no_proc_tells_nothing(tmp_path: Path) -> None:
-    assert cpu_times({0}, tmp_path / "none") is None
+    assert others_s({0}, tmp_path / "none") is None
 
 
-def test_share_of_others() -> None:
-    before = CpuTimes(wall_s=0.0, used_s=100.0, own_s=10.0)
-    after = CpuTimes(wall_s=10.0, used_s=112.0, own_s=18.0)
-    assert others_share(before, after, num_cores=2) == pytest.approx(0.2)
-    assert others_share(before, before, num_cores=2) == 0.0
+@pytest.mark.parametrize(("after_s", "share"), [(104.0, 0.2), (100.0, 0.0), (99.0, 0.0), (None, 0.0)])
+def test_share_of_others(monkeypatch: pytest.MonkeyPatch, after_s: float | None, share: float) -> None:
+    times, readings = iter((5.0, 15.0)), iter((100.0, after_s))
+    monkeypatch.setattr(contention, "cores_here", lambda: {0, 1})
+    monkeypatch.setattr(contention, "others_s", lambda _: next(readings))
+    monkeypatch.setattr(time, "monotonic", lambda: next(times))
+    with watch_contention() as found:
+        pass
+    assert found.others_share == pytest.approx(share)
+
+
+def test_a_busy_machine_is_called_so() -> None:
     assert Contention(others_share=0.2).is_busy
     assert not Contention(others_share=0.01).is_busy
 
 
-def test_own_children_are_not_others_and_a_stranger_is() -> None:
+def test_a_stranger_is_another() -> None:
     cores = os.sched_getaffinity(0)
-    before = cpu_times(cores)
-    subprocess.run([sys.executable, "-c", BURN], check=True)
-    between = cpu_times(cores)
+    before_s = others_s(cores)
     # The child of a process that is gone belongs to nobody here; the pipe ends when it does.
     orphan = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {BURN!r}])"
     subprocess.run([sys.executable, "-c", orphan], check=True, stdout=subprocess.PIPE)
-    after = cpu_times(cores)
-    assert before is not None
-    assert between is not None
-    assert after is not None
-    assert between.own_s - before.own_s > 0.4
-    assert (after.used_s - between.used_s) - (after.own_s - between.own_s) > 0.4
+    after_s = others_s(cores)
+    assert before_s is not None
+    assert after_s is not None
+    assert after_s - before_s > 0.4
 
 
 def test_a_watch_ends_with_its_block() -> None:

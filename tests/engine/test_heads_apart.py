@@ -18,7 +18,7 @@ from swiftspec.policies.asynchronous.ssd_head import SsdHead
 from swiftspec.policies.effects import Role
 from swiftspec.profiler import passes
 from swiftspec.profiler.programs import HeadInterruptions
-from swiftspec.profiler.shared_programs import HeadSharing
+from swiftspec.profiler.shared_steps import HeadSharing
 from swiftspec.profiler.steps import step_points
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.timing.timeline import Phase

@@ -4,7 +4,7 @@ import pytest
 
 from swiftspec.artifacts.profile import PASSES
 from swiftspec.policies import Layout
-from swiftspec.profiler.effort import FULL, Curve, Effort, Pace, Schedule, left_out, pass_seconds
+from swiftspec.profiler.effort import FULL, Effort, Pace, Schedule, left_out, pass_seconds
 from swiftspec.profiler.grids import CONTEXTS
 
 TWO_CORES = (Layout.COLOCATED, Layout.COLOCATED, Layout.DISAGGREGATED)
@@ -13,8 +13,8 @@ TWO_CORES = (Layout.COLOCATED, Layout.COLOCATED, Layout.DISAGGREGATED)
 def pace(slowness: float) -> Pace:
     """That of a target of 12 million parameters on two cores, or of one that is so many times as slow."""
 
-    def curve(*milliseconds: float) -> Curve:
-        return Curve({rows: slowness * ms * 1e-3 for rows, ms in zip((1, 8, 32), milliseconds, strict=True)})
+    def curve(*milliseconds: float) -> dict[int, float]:
+        return {rows: slowness * ms * 1e-3 for rows, ms in zip((1, 8, 32), milliseconds, strict=True)}
 
     return Pace(
         target=curve(12.0, 13.2, 17.4), draft=curve(0.5, 0.6, 0.9), prompt_token_s=0.6e-3 * slowness, start_s=1.5

@@ -109,7 +109,7 @@ def test_quantised_weights_are_read_with_their_scales(monkeypatch: pytest.Monkey
         return Halved(weight.half(), torch.ones(len(weight), 1))
 
     monkeypatch.setattr(op_benchmark, "build_weight", build)
-    bench = op_benchmark.Bench.on(OpTimer(CPU, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024))
+    bench = op_benchmark.Bench(OpTimer(CPU, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024))
     weight_format = replace(FORMATS["float32"], quantised="fp8")
     (row,) = bench.products(64, 32, weight_format, gated=True, rows=(4,))
     assert bench.ops is reference_ops()
@@ -117,7 +117,7 @@ def test_quantised_weights_are_read_with_their_scales(monkeypatch: pytest.Monkey
 
 
 def test_int4_weights_that_cannot_be_packed_are_timed_as_the_16_bits_they_stay_in() -> None:
-    bench = op_benchmark.Bench.on(OpTimer(CPU, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024))
+    bench = op_benchmark.Bench(OpTimer(CPU, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024))
     (row,) = bench.products(64, 128, FORMATS["int4"], gated=True, rows=(4,))
     assert (row.op, row.dtype, row.num_bytes) == ("gate_up", "bf16", 64 * 128 * 2)
 

@@ -11,7 +11,7 @@ from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Program, Role
 from swiftspec.profiler import shared_steps
 from swiftspec.profiler.benches import Bench
-from swiftspec.profiler.shared_programs import (
+from swiftspec.profiler.shared_steps import (
     MOST_ROWS,
     ColocatedSharing,
     DisaggregatedSharing,

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path, PurePath
-from typing import Final, NamedTuple
+from typing import Final
 
 from swiftspec.artifacts.pair import Pair, resolve_pair
 from swiftspec.artifacts.profile import Profile
@@ -19,7 +19,6 @@ from swiftspec.export.command import ServerSettings, server_command
 from swiftspec.export.nearest import drafter_of, has_policy, method_of, model_argument
 from swiftspec.external.engine import EngineHere
 from swiftspec.loadtest.client import ServerClient
-from swiftspec.loadtest.readings import Reading
 from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.policies import Policy, make_policy, policy_classes
 from swiftspec.policies.autoregressive import Autoregressive
@@ -87,7 +86,7 @@ def profile_engine(
     policies = dict([*policies.items()][:starts])
     ends_s = began_s + 60 * (minutes or _MINUTES)
     together = [policies] if here.device == "cpu" else [{drafting: each} for drafting, each in policies.items()]
-    found: list[_Measured] = []
+    found: list[Measurements] = []
     with tempfile.TemporaryDirectory() as folder:
         for number, group in enumerate(together):
             with ExitStack() as stack:
@@ -97,7 +96,8 @@ def profile_engine(
                 ]
                 share_s = (ends_s - time.monotonic()) / (len(together) - number)
                 found.append(_measured(servers, max_sequences=max_sequences, most_s=share_s, stages=stages))
-    return _profile(found, pair, policies, here.engine, device=here.device, options=here.options, began_s=began_s)
+    measured = reduce(Measurements.also, found)
+    return _profile(measured, pair, policies, here.engine, device=here.device, options=here.options, began_s=began_s)
 
 
 @contextmanager
@@ -161,7 +161,7 @@ def profile_url(
         policies = {Drafting.DRAFT: drafting_policy(engine, draft, num_draft_tokens=length)}
     most_s = 60 * (minutes or _MINUTES) - (time.monotonic() - began_s)
     found = _measured([server], max_sequences=max_sequences, most_s=most_s, stages=stages)
-    return _profile([found], pair, policies, engine, device=device, options=(), began_s=began_s)
+    return _profile(found, pair, policies, engine, device=device, options=(), began_s=began_s)
 
 
 def _check_target(server: ProbedServer, target: str, engine: Engine) -> None:
@@ -171,25 +171,14 @@ def _check_target(server: ProbedServer, target: str, engine: Engine) -> None:
         raise FieldError("target", target, f"{server.client.url} serves {weights}")
 
 
-class _Measured(NamedTuple):
-    """What servers that ran together have told: times, sizes, and metrics of the first and of one with a draft."""
-
-    times: Measurements
-    sizes: ProbeSizes
-    first: Reading
-    drafted: Reading | None
-
-
-def _measured(servers: Sequence[ProbedServer], *, max_sequences: int, most_s: float, stages: Stages) -> _Measured:
+def _measured(servers: Sequence[ProbedServer], *, max_sequences: int, most_s: float, stages: Stages) -> Measurements:
     sizes = ProbeSizes(sequences=max_sequences, longest=servers[0].client.max_context() or _LONGEST)
     with stages("profile") as progress:
-        times = measure_servers(servers, sizes, most_s=most_s, progress=progress)
-    drafted = (server.client.reading() for server in servers if server.drafting is Drafting.DRAFT)
-    return _Measured(times, sizes, servers[0].client.reading(), next(drafted, None))
+        return measure_servers(servers, sizes, most_s=most_s, progress=progress)
 
 
 def _profile(
-    found: Sequence[_Measured],
+    measured: Measurements,
     pair: Pair,
     policies: Mapping[Drafting, Policy],
     engine: Engine,
@@ -199,9 +188,8 @@ def _profile(
     began_s: float,
 ) -> Profile:
     """The profile of servers. began_s: when their start began, of `time.monotonic`."""
-    sizes, plain = found[0].sizes, found[0].first
-    beside = next((each.drafted for each in found if each.drafted), None)
-    measured = reduce(Measurements.also, (each.times for each in found))
+    sizes, beside = measured.sizes, measured.readings.get(Drafting.DRAFT)
+    plain = next(iter(measured.readings.values()))
     times = ServerTimes.of(measured)
     limits = engine.limits_here(device, options)
     drafter = drafter_of(pair.draft.model)
@@ -215,8 +203,8 @@ def _profile(
         runs_ahead=limits.runs_ahead,
         cache_tokens=plain.cache_tokens or limits.requests * sizes.longest,
         beside_draft=beside.cache_tokens if beside else None,
-        request_s=times.above.request_s,
-        prompt_token_s=times.above.prompt_token_s,
+        request_s=times.request_s,
+        prompt_token_s=times.prompt_token_s,
         measured=times.measured,
         minutes=(time.monotonic() - began_s) / 60,
         pace_s=measured.pace_s,

@@ -50,20 +50,13 @@ class FittedSteps:
         return self.forward_s(work.rows + work.read) + float(_others(work) @ np.array(self.coefficients))
 
 
-class FittedAbove(NamedTuple):
-    """Seconds of a request above its engine, and of each of its prompt's tokens there."""
-
-    request_s: float
-    prompt_token_s: float
-
-
 def typical(measured: Iterable[Measured]) -> list[Measured]:
     """The median of what was measured several times, of their mean work."""
     groups: dict[tuple[Drafting, Probe | PromptProbe], list[Measured]] = defaultdict(list)
     for one in measured:
         groups[one.work.drafting, one.probe].append(one)
     return [
-        Measured(probe, _mean_work([one.work for one in group]), median(one.seconds for one in group), len(group))
+        Measured(probe, _mean_work([one.work for one in group]), median(one.seconds for one in group))
         for (_, probe), group in groups.items()
     ]
 
@@ -83,16 +76,19 @@ def fit_steps(measured: Sequence[Measured]) -> FittedSteps:
     )
 
 
-def fit_above(times: Iterable[PromptTime]) -> FittedAbove:
-    """What lies between a request's client and its engine, by the median of each prompt's length."""
+def fit_above(times: Iterable[PromptTime]) -> tuple[float, float]:
+    """Seconds of a request between its client and its engine, and of each of its prompt's tokens there.
+
+    By the median of each prompt's length.
+    """
     groups: dict[int, list[float]] = defaultdict(list)
     for one in times:
         groups[one.tokens].append(max(0.0, one.client_s - one.engine_s))
     if not groups:
-        return FittedAbove(0.0, 0.0)
+        return 0.0, 0.0
     columns = np.array([[1.0, tokens] for tokens in groups])
     found, _ = nnls(columns, np.array([median(each) for each in groups.values()]))
-    return FittedAbove(float(found[0]), float(found[1]))
+    return float(found[0]), float(found[1])
 
 
 def _mean_work(works: Sequence[Work]) -> Work:

@@ -9,9 +9,10 @@ from typing import Final, NamedTuple
 from swiftspec.artifacts.profile import HostPoint, Profile, StepPoint
 from swiftspec.artifacts.served import MeasuredStep, Served
 from swiftspec.files.document import ModelRef, Origin
+from swiftspec.loadtest.readings import Reading
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.served.core_pace import watched
-from swiftspec.profiler.served.fit import FittedAbove, FittedSteps, fit_above, fit_steps, typical
+from swiftspec.profiler.served.fit import FittedSteps, fit_above, fit_steps, typical
 from swiftspec.profiler.served.probes import Drafting, Measured, Probe, ProbedServer, PromptProbe, PromptTime, Work
 from swiftspec.progress import Progress
 from swiftspec.timing.latency import NUM_QUANTILES, Provenance
@@ -58,23 +59,30 @@ class ProbeSizes:
 
 
 class Measurements(NamedTuple):
-    """Steps and prompts of servers, as they were measured, and the pace of the cores that all times hold for."""
+    """What servers have told: steps and prompts, the pace of the cores that all times hold for, metrics at the end."""
 
-    steps: tuple[Measured, ...] = ()
-    prompts: tuple[PromptTime, ...] = ()
-    pace_s: float | None = None
+    sizes: ProbeSizes
+    steps: tuple[Measured, ...]
+    prompts: tuple[PromptTime, ...]
+    pace_s: float | None
+    readings: Mapping[Drafting, Reading]
 
     def also(self, other: "Measurements") -> "Measurements":
-        """Both together, of servers on devices that keep their pace."""
-        return Measurements(self.steps + other.steps, self.prompts + other.prompts, self.pace_s or other.pace_s)
+        """Both together, of servers on devices that keep their pace; sizes are those of the first."""
+        return self._replace(
+            steps=self.steps + other.steps,
+            prompts=self.prompts + other.prompts,
+            readings={**self.readings, **other.readings},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTimes:
-    """Times of servers, fitted. measured: what the steps were fitted to."""
+    """Times of servers, fitted. request_s, prompt_token_s: as of `fit_above`. measured: what steps were fitted to."""
 
     steps: FittedSteps
-    above: FittedAbove
+    request_s: float
+    prompt_token_s: float
     measured: tuple[MeasuredStep, ...]
 
     @classmethod
@@ -84,9 +92,11 @@ class ServerTimes:
             raise ValueError("no step could be measured: the server's answers come in too few chunks")
         medians = typical(measured.steps)
         steps = fit_steps(medians)
+        request_s, prompt_token_s = fit_above(measured.prompts)
         return cls(
             steps=steps,
-            above=fit_above(measured.prompts),
+            request_s=request_s,
+            prompt_token_s=prompt_token_s,
             measured=tuple(
                 MeasuredStep(**one.work._asdict(), seconds=one.seconds, fitted_s=steps.seconds(one.work))
                 for one in medians
@@ -135,9 +145,11 @@ def measure_servers(
                 break
     usual_s = median(pace_s for _, pace_s in timed) if timed else 1.0
     return Measurements(
+        sizes,
         tuple(found._replace(seconds=found.seconds * usual_s / pace_s) for found, pace_s in timed),
         tuple(times),
         usual_s if servers[0].cores else None,
+        {server.drafting: server.client.reading() for server in servers},
     )
 
 

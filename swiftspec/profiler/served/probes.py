@@ -61,12 +61,11 @@ class PromptProbe(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Seconds of a step, the mean of so many."""
+    """Mean seconds of a step of a probe."""
 
     probe: Probe | PromptProbe
     work: Work
     seconds: float
-    steps: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +108,6 @@ class ProbedServer:
                 levels=levels,
             ),
             seconds,
-            round(steps),
         )
 
     def prompt(self, probe: PromptProbe, *, seed: int) -> tuple[Measured, PromptTime] | None:
@@ -128,7 +126,7 @@ class ProbedServer:
             return None
         work = Work(drafting=self.drafting, read=probe.tokens - hits, read_before=hits)
         client_s = answer.chunks_s[0] - answer.sent_s
-        return Measured(probe, work, engine_s, 1), PromptTime(probe.tokens, client_s, engine_s + (queued_s or 0.0))
+        return Measured(probe, work, engine_s), PromptTime(probe.tokens, client_s, engine_s + (queued_s or 0.0))
 
     def _prompt(self, num_tokens: int, seed: int, number: int) -> list[int]:
         """Random text that begins alike with the same seed and number alone; its end repeats a phrase."""

@@ -16,13 +16,13 @@ from scipy.optimize import brentq
 
 from swiftspec.acceptance.lengths import Drafted, conditional_rates
 from swiftspec.artifacts.metrics import Metrics
-from swiftspec.costmodel.published import StandardInt4Kernels
 from swiftspec.models.heads import HEADS
 from swiftspec.policies import DraftKind, Policy, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.studies.backtest.published import read_facts
 from swiftspec.studies.backtest.rows import Constant, Row
 from swiftspec.studies.backtest.speeds import Deployment, decoding_by_position
+from swiftspec.studies.backtest.standard_kernels import StandardInt4Kernels
 
 _FACTS = read_facts("head_speeds")
 _SPEED = "tokens/s"

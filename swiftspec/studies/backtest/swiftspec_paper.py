@@ -12,18 +12,14 @@ from typing import Any
 
 from swiftspec.acceptance import acceptance_for
 from swiftspec.costmodel.device_profile import Int4Forwards
-from swiftspec.costmodel.linear_fit import LinearFit, Observation, leave_one_out
-from swiftspec.costmodel.published import (
-    StandardInt4Kernels,
-    SwiftSpecKernels,
-    kernel_observations,
-    standard_observations,
-)
+from swiftspec.costmodel.linear_fit import LinearFit, Observation
+from swiftspec.costmodel.published import SwiftSpecKernels, kernel_observations
 from swiftspec.devices import DeviceSpec, named_device
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
 from swiftspec.studies.backtest.rows import Constant, Row
 from swiftspec.studies.backtest.speeds import Deployment, decoding
+from swiftspec.studies.backtest.standard_kernels import StandardInt4Kernels, leave_one_out, standard_observations
 from swiftspec.studies.backtest.systems import published_systems
 from swiftspec.studies.backtest.table7 import Reading, predicted_tails
 

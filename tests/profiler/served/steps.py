@@ -4,7 +4,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.served import MeasuredStep, Served
 from swiftspec.engines.words import Method
 from swiftspec.files.document import ModelRef
-from swiftspec.profiler.served.fit import Coefficients, FittedAbove, FittedSteps
+from swiftspec.profiler.served.fit import Coefficients, FittedSteps
 from swiftspec.profiler.served.measure import ProbeSizes, ServerTimes, profile_of
 from swiftspec.profiler.served.probes import Drafting
 
@@ -54,7 +54,7 @@ def known_profile() -> Profile:
         minutes=5.0,
     )
     return profile_of(
-        ServerTimes(steps=KNOWN, above=FittedAbove(0.006, 0.0), measured=(STEP,)),
+        ServerTimes(steps=KNOWN, request_s=0.006, prompt_token_s=0.0, measured=(STEP,)),
         SIZES,
         device="cpu",
         target=ModelRef(model="demo/target", dtype="float32"),

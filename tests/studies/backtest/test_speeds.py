@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from swiftspec.artifacts.profile import Profile
-from swiftspec.costmodel.published import StandardInt4Kernels
 from swiftspec.planner.deployment import Deployment as Planned
 from swiftspec.planner.planned_model import planned_pair
 from swiftspec.studies.backtest.speeds import Deployment as Backtested
+from swiftspec.studies.backtest.standard_kernels import StandardInt4Kernels
 
 PAIR = ("llama-3-70b", "llama-3.2-3b")
 MAX_CONTEXT = 628  # of a backtest: a prompt of 500 tokens and an output of 128
