@@ -12,6 +12,8 @@ from swiftspec.engine.model.forward_batch import BatchResult, Chunk, ForwardBatc
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.policies.effects import ForwardKind, Role, Row
 
+_JSON = json.JSONDecoder()  # of messages of our own, whose masks are numbers of any length
+
 
 class ShardedModel(Model):
     """A model whose shards are on the ranks of a TP group, as its leader drives it. model: the leader's shard."""
@@ -48,7 +50,7 @@ def follow(models: Mapping[Role, Model], tp_group: TPGroup) -> None:
         while told := tp_group.receive_command():
             # For example no room: the leader's shard has refused the same call, and the leader reports it.
             with suppress(ValueError):
-                call, role, *arguments = json.loads(told)
+                call, role, *arguments = _JSON.decode(told.decode())
                 _repeat(models[role], call, arguments)
     except ConnectionError:
         return  # the leader notices too, unless it is the rank that is gone

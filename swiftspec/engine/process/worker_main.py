@@ -19,10 +19,9 @@ from swiftspec.engine.channel.zmq_channel import Channel
 from swiftspec.engine.model.drafts.block_drafter import BlockRunner
 from swiftspec.engine.model.drafts.features import Features, most_payload_bytes
 from swiftspec.engine.model.drafts.head_runner import HeadRunner
-from swiftspec.engine.model.drafts.vocabulary import with_vocabulary
 from swiftspec.engine.model.forward_batch import Model
 from swiftspec.engine.model.memory import trim_memory
-from swiftspec.engine.model.models import Models, load_models
+from swiftspec.engine.model.models import Models, load_models, with_vocabulary
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.engine.model.sampling.chain_sampler import most_proposal_bytes
 from swiftspec.engine.model.sharded_model import ShardedModel, follow
@@ -54,7 +53,7 @@ def obey(
     except (EOFError, OSError):
         return  # the launcher hung up before any command, or its machine vanished
     _end_with_launcher(connection, launcher)
-    if setup.is_remote:
+    if setup.curve is not None:  # it may be on another machine, with another clock
         connection = TimedConnection(os.dup(connection.fileno()))
     os.sched_setaffinity(0, cores_of(setup))
     try:
