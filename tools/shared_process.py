@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Lock, Thread
+from typing import Any
 
 import torch
 
@@ -30,7 +31,7 @@ class ThreadExecutor(LocalExecutor):
 
     def __init__(self, folder: Path, fork_server: ForkServer) -> None:
         super().__init__(folder, fork_server)
-        self._free: list[tuple[_Process, PipeEnd]] = []  # threads of a started process without a role yet
+        self._free: list[tuple[Any, PipeEnd]] = []  # threads of a started process without a role yet
 
     def start(self, setup: Setup) -> Worker:
         if not self._free:
@@ -75,7 +76,7 @@ def _serve(connections: Sequence[Connection], device: str) -> None:
 
 
 class _Process:
-    """A process of multiprocessing's, as a `StartedProcess`."""
+    """A process of multiprocessing's, with the methods of a `ForkedProcess`."""
 
     refusal = ""
 
