@@ -1,8 +1,7 @@
 """A key-value store at the launcher, over which the ranks of a TP group on several machines find each other.
 
-Torch's own `TCPStore` accepts any connection. Here every connection is encrypted and authenticated by the run's keys
-(`curve`), and whoever has these is believed. Ranks have them from the launcher, and end with it: so nobody looks here
-whether it is gone.
+Torch's own `TCPStore` accepts any connection and keeps whatever it writes. Here every connection is encrypted and
+authenticated by the run's keys (`curve`), and the stored amount is bounded.
 """
 
 import time
@@ -13,16 +12,22 @@ from threading import Lock, Thread
 
 import zmq
 from torch.distributed.distributed_c10d import Store
+from zmq.utils.monitor import recv_monitor_message
 
 from swiftspec.engine.channel.curve import FRAMING_BYTES, Curve, secure
 
+MAX_KEYS = 4096
+MAX_KEY_BYTES = 256
 MAX_VALUE_BYTES = 2**16
+MAX_BYTES = 2**24  # of all values together
 _HANDSHAKE_S = 5.0  # for a peer to prove that it has the keys
 _FAREWELL_S = 1.0  # for the last answers to be sent
-_ANSWERS_WITHIN_S = 60.0
 _LOOK_EVERY_S = 0.02
 _FOR_EVER = timedelta(days=365)
-_YES, _NO = b"yes", b"no"
+_OK, _MISSING, _REFUSED = b"ok", b"missing", b"refused"
+_REFUSALS = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+_ENDINGS = _REFUSALS | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_DISCONNECTED
+_NEVER_MS = 2**30
 
 
 class StoreServer(AbstractContextManager["StoreServer"]):
@@ -56,51 +61,85 @@ class StoreServer(AbstractContextManager["StoreServer"]):
         self._thread.join()
 
     def _serve(self, socket: zmq.Socket[bytes]) -> None:
-        values: dict[bytes, bytes] = {}
+        held = _Values()
         with suppress(zmq.ContextTerminated), socket:
             while True:
-                socket.send_multipart(_answer(values, socket.recv_multipart()))
+                socket.send_multipart(held.answer(socket.recv_multipart()))
 
 
-def _answer(values: dict[bytes, bytes], asked: Sequence[bytes]) -> list[bytes]:
-    """Yes or no, and a value if there is one."""
-    match asked:
-        case [b"check", *keys]:
-            return [_YES if all(key in values for key in keys) else _NO]
-        case [b"set", key, value]:
-            values[key] = value
-            return [_YES]
-        case [b"get", key] if key in values:
-            return [_YES, values[key]]
-        case [b"add", key, amount]:
-            values[key] = b"%d" % (int(values.get(key, b"0")) + int(amount))
-            return [_YES, values[key]]
-        case [b"delete", key] if key in values:
-            del values[key]
-            return [_YES]
-    return [_NO]
+class _Values:
+    """Stored values by key, within bounds."""
+
+    def __init__(self) -> None:
+        self._values: dict[bytes, bytes] = {}
+
+    def answer(self, asked: Sequence[bytes]) -> list[bytes]:
+        """Status, and a value if there is one."""
+        match asked:
+            case [b"check", *keys]:
+                return [_OK if all(key in self._values for key in keys) else _MISSING]
+            case [b"set", key, value]:
+                return self._set(key, value)
+            case [b"get", key]:
+                return [_OK, self._values[key]] if key in self._values else [_MISSING]
+            case [b"add", key, amount]:
+                return self._add(key, amount)
+            case [b"delete", key]:
+                return [_MISSING if self._values.pop(key, None) is None else _OK]
+        name, *arguments = asked
+        return _refused(f"{name[:20]!r} with {len(arguments)} arguments is not an operation of this store")
+
+    def _set(self, key: bytes, value: bytes) -> list[bytes]:
+        is_new = key not in self._values
+        total = sum(map(len, self._values.values())) - len(self._values.get(key, b"")) + len(value)
+        if len(key) > MAX_KEY_BYTES or (is_new and len(self._values) >= MAX_KEYS) or total > MAX_BYTES:
+            return _refused(f"{len(value)} bytes more do not fit; expected {MAX_BYTES} at most of {MAX_KEYS} keys")
+        self._values[key] = value
+        return [_OK]
+
+    def _add(self, key: bytes, amount: bytes) -> list[bytes]:
+        try:
+            value = b"%d" % (int(self._values.get(key, b"0")[:20]) + int(amount[:20]))
+        except ValueError:
+            return _refused("a summand is not a number")
+        status, *why = self._set(key, value)
+        return [status, *(why or [value])]
+
+
+def _refused(why: str) -> list[bytes]:
+    return [_REFUSED, why.encode()]
 
 
 class NodeStore(Store):
     """A connection to the launcher's store, with the interface that torch's process groups expect.
 
-    TimeoutError: if nothing answers, as with other keys, or a value that is waited for is not set in time.
+    Every operation raises PermissionError if the two ends do not have the same keys, ConnectionError once the server
+    has gone, TimeoutError if it waits longer than `timeout_s`, and ValueError if the server refuses it.
     """
 
-    def __init__(self, address: str, port: int, curve: Curve) -> None:
+    def __init__(self, address: str, port: int, curve: Curve, *, timeout_s: float = _FOR_EVER.total_seconds()) -> None:
         super().__init__()
         self._where = f"{address}:{port}"
+        self._timeout_s = timeout_s
         self._lock = Lock()
+        self._is_known = False  # to the server: this end has proved that it has the keys
+        self._lost: OSError | None = None  # why an answer did not come, after which none ever will
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.REQ)
         self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.RCVTIMEO, round(1000 * _ANSWERS_WITHIN_S))
+        self._socket.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_VALUE_BYTES + FRAMING_BYTES)
         secure(self._socket, curve, server=False)
+        self._monitor = self._socket.get_monitor_socket(_ENDINGS | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._socket.connect(f"tcp://{self._where}")
 
     def close(self) -> None:
-        self._socket.close()
-        self._context.term()
+        if not self._socket.closed:
+            with suppress(zmq.ZMQError):  # the context is terminated already
+                self._socket.disable_monitor()
+            self._monitor.close(linger=0)
+            self._socket.close()
+            self._context.term()
 
     def set(self, key: str, value: str | bytes) -> None:
         self._ask(b"set", key.encode(), value.encode() if isinstance(value, str) else bytes(value))
@@ -117,23 +156,53 @@ class NodeStore(Store):
         return int(self._ask(b"add", key.encode(), b"%d" % amount)[1])
 
     def check(self, keys: Sequence[str]) -> bool:
-        return self._ask(b"check", *(key.encode() for key in keys))[0] == _YES
+        return self._ask(b"check", *(key.encode() for key in keys))[0] == _OK
 
-    def wait(self, keys: Sequence[str], timeout: timedelta = _FOR_EVER) -> None:
-        deadline_s = time.monotonic() + timeout.total_seconds()
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        within_s = self._timeout_s if timeout is None else timeout.total_seconds()
+        deadline_s = time.monotonic() + within_s
         while not self.check(keys):
             if time.monotonic() > deadline_s:
-                within_s = timeout.total_seconds()
                 raise TimeoutError(f"{self._where}: nobody set {', '.join(keys)} within {within_s:g} s")
             time.sleep(_LOOK_EVERY_S)
 
     def delete_key(self, key: str) -> bool:
-        return self._ask(b"delete", key.encode())[0] == _YES
+        return self._ask(b"delete", key.encode())[0] == _OK
 
     def _ask(self, *parts: bytes) -> list[bytes]:
         with self._lock:
+            if self._lost is not None:
+                raise type(self._lost)(*self._lost.args)
             self._socket.send_multipart(parts)
             try:
-                return self._socket.recv_multipart()
-            except zmq.Again as error:
-                raise TimeoutError(f"{self._where}: no answer within {_ANSWERS_WITHIN_S:g} s") from error
+                self._await_answer()
+            except OSError as lost:
+                self._lost = lost
+                raise
+            answer = self._socket.recv_multipart()
+        if answer[0] == _REFUSED:
+            raise ValueError(f"{self._where}: {answer[1].decode('utf-8', 'replace')}")
+        return answer
+
+    def _await_answer(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._monitor, zmq.POLLIN)
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            left_s = deadline_s - time.monotonic()
+            ready = dict(poller.poll(max(1, min(_NEVER_MS, round(1000 * left_s)))))
+            if self._socket in ready:
+                return
+            if self._monitor in ready:
+                self._take(recv_monitor_message(self._monitor)["event"])
+            elif left_s <= 0:
+                raise TimeoutError(f"{self._where}: no answer within {self._timeout_s:g} s")
+
+    def _take(self, event: int) -> None:
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._is_known = True
+        elif self._is_known:
+            raise ConnectionError(f"{self._where}: the launcher has gone")
+        else:
+            raise PermissionError(f"{self._where}: the peer there does not have the same keys")

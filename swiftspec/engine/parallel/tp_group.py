@@ -27,7 +27,7 @@ _TIMEOUT = timedelta(days=365)
 # A waiting rank yields its core again and again, which measured faster than sleeping: the transport's threads run on
 # that core, too. A rank that has waited this long has no forward to delay.
 _AWAKE_S = 0.05
-_COMMAND_BYTES = 2048  # holds most commands: eight rows of a large tree, or a few hundred slots to keep
+_COMMAND_BYTES = 1024  # holds most commands: eight rows of a large tree, or a few hundred slots to keep
 _LENGTH = struct.Struct("<q")
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
 

