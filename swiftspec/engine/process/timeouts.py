@@ -1,6 +1,7 @@
 """Silence of another process, and what is done for one that died. Tests pass a clock."""
 
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,7 +13,9 @@ from swiftspec.policies.lookup.prompt_lookup import PromptLookup
 
 _HOUR_S = 3600.0
 _LONGEST_LOOK_S = 0.25
-_STOPPED_AFTER_S, _SILENT_AFTER_S = 3.0, 30.0  # of the targets' silence: if a process is stopped, and otherwise
+# Of the targets' silence: of a process that is stopped, of one that is idle, and of one that computes.
+_STOPPED_AFTER_S, _SILENT_AFTER_S, _BUSY_AFTER_S = 3.0, 30.0, 300.0
+_LEAST_BUSY = 0.1  # share of the time for which a process computes that does not hang
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _log = logging.getLogger("swiftspec")
 
@@ -42,10 +45,17 @@ class Silence:
 
 
 class TargetSilence:
-    """Time since the targets were heard, while requests run; logs, once, that it is long."""
+    """Time since the targets were heard, while requests run; logs, once, that it is long.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    A process that uses processor time may compute for minutes before it has a token: a long prompt, a slow model.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, processor_s: Callable[[int], float] | None = None
+    ) -> None:
         self._silence = Silence(clock)
+        self._processor_s = processor_s or _processor_s
+        self._used_s: float | None = None  # of the processes, when the silence was first found to be long
         self._has_warned = False
 
     def broken(self) -> None:
@@ -55,15 +65,27 @@ class TargetSilence:
         """Look again. pids: processes of the targets on this machine."""
         seconds = self._silence.look()
         if seconds < _STOPPED_AFTER_S:
-            self._has_warned = False
-        elif not self._has_warned:
-            stopped = next(filter(is_stopped, pids), None)
-            why = "it computes for long, or hangs"
-            if stopped is not None:
-                why = f"process {stopped} is stopped (kill -CONT {stopped} lets it go on)"
-            if stopped is not None or seconds > _SILENT_AFTER_S:
-                self._has_warned = True
-                _log.warning("no token from the target for %.0f s: %s; waiting for it", seconds, why)
+            self._has_warned, self._used_s = False, None
+            return
+        if self._has_warned:
+            return
+        if self._used_s is None:
+            self._used_s = sum(map(self._processor_s, pids))
+        if (why := self._reason(pids, seconds)) is not None:
+            self._has_warned = True
+            _log.warning("no token from the target for %.0f s: %s; waiting for it", seconds, why)
+
+    def _reason(self, pids: Sequence[int], seconds: float) -> str | None:
+        if stopped := next(filter(is_stopped, pids), None):
+            return f"process {stopped} is stopped (kill -CONT {stopped} lets it go on)"
+        if seconds <= _SILENT_AFTER_S:
+            return None
+        if not pids:
+            return "on another machine, it computes or hangs"
+        used_s = sum(map(self._processor_s, pids)) - (self._used_s or 0.0)
+        if used_s < _LEAST_BUSY * (seconds - _STOPPED_AFTER_S):
+            return "it uses hardly any processor time, as a process that hangs"
+        return "it computes" if seconds > _BUSY_AFTER_S else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +142,19 @@ class RestartBudget:
 
 def is_stopped(pid: int) -> bool:
     """Whether a process of this machine is suspended, by a signal or a debugger."""
+    return _state(pid)[:1] in ("T", "t")
+
+
+def _processor_s(pid: int) -> float:
+    """Processor time of a process of this machine; 0 if it has ended."""
+    fields = _state(pid).split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def _state(pid: int) -> str:
+    """What the kernel says of a process from its state on; empty if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:  # it has ended
-        return False
-    return stat.rpartition(")")[2].strip()[:1] in ("T", "t")
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].strip()
