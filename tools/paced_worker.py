@@ -21,7 +21,7 @@ from swiftspec.devices.local import Device, num_devices_here
 from swiftspec.engine.process.pipes import pipe
 from swiftspec.engine.process.placement import LocalExecutor
 from swiftspec.engine.process.protocol import Setup
-from swiftspec.engine.process.worker_handle import LocalWorker, StartedProcess, Worker
+from swiftspec.engine.process.worker_handle import LocalWorker, Worker
 from swiftspec.policies.effects import Role
 
 _MOST_DEVICES = 64
@@ -48,16 +48,16 @@ class PacedExecutor(LocalExecutor):
         with theirs:
             paces = [str(self._pace_s[role]) for role in Role]
             command = [sys.executable, "-m", "tools.paced_worker", str(theirs.fileno()), *paces]
-            process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=_ROOT)
-        return LocalWorker(Setup(**{**_fields(setup), "devices": placed}), _Started(process), ours)
+            process: Any = _Started(subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=_ROOT))
+        return LocalWorker(Setup(**{**_fields(setup), "devices": placed}), process, ours)
 
 
 def _fields(setup: Setup) -> dict[str, Any]:
     return {name: getattr(setup, name) for name in Setup.__dataclass_fields__}
 
 
-class _Started(StartedProcess):
-    """A process that was started at once."""
+class _Started:
+    """A process that was started at once, with the methods of a `ForkedProcess`."""
 
     refusal = ""
 

@@ -11,15 +11,16 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Lock, Thread
+from typing import Any
 
 import torch
 
+from swiftspec.engine.process import worker_main
 from swiftspec.engine.process.fork_server_client import ForkServer
 from swiftspec.engine.process.pipes import PipeEnd, pipe
 from swiftspec.engine.process.placement import LocalExecutor
 from swiftspec.engine.process.protocol import Setup
 from swiftspec.engine.process.worker_handle import LocalWorker, Worker
-from swiftspec.engine.process.worker_main import obey
 from swiftspec.profiler.helper_processes import forkserver
 
 _NUM_ROLES = 2
@@ -30,7 +31,7 @@ class ThreadExecutor(LocalExecutor):
 
     def __init__(self, folder: Path, fork_server: ForkServer) -> None:
         super().__init__(folder, fork_server)
-        self._free: list[tuple[_Process, PipeEnd]] = []  # threads of a started process without a role yet
+        self._free: list[tuple[Any, PipeEnd]] = []  # threads of a started process without a role yet
 
     def start(self, setup: Setup) -> Worker:
         if not self._free:
@@ -61,11 +62,17 @@ def own_stream(device: str) -> Iterator[None]:
 def _serve(connections: Sequence[Connection], device: str) -> None:
     """Main function of the process: a thread for each connection. It ends when the launcher closes one of them."""
     torch.set_num_interop_threads(1)
-    loading = Lock()  # kernels are compiled once, and memory peaks one by one
+    loading, load = Lock(), vars(worker_main)["_loaded"]
+
+    def load_alone(*arguments: Any) -> Any:
+        with loading:  # kernels are compiled once, and memory peaks one by one
+            return load(*arguments)
+
+    vars(worker_main)["_loaded"] = load_alone
 
     def run(connection: Connection) -> None:
         with own_stream(device):
-            obey(connection, loading=loading)
+            worker_main.obey(connection)
 
     threads = [Thread(target=run, args=(connection,)) for connection in connections]
     for thread in threads:
@@ -75,7 +82,7 @@ def _serve(connections: Sequence[Connection], device: str) -> None:
 
 
 class _Process:
-    """A process of multiprocessing's, as a `StartedProcess`."""
+    """A process of multiprocessing's, with the methods of a `ForkedProcess`."""
 
     refusal = ""
 

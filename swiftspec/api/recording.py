@@ -141,7 +141,7 @@ def trace(
     [0..., 0...]
     """
     texts = read_texts(prompts, limit)
-    from swiftspec.engine.tasks import EncodedPrompts
+    from swiftspec.engine.tasks import encoded_prompts
     from swiftspec.profiler.acceptance import record_trace
     from swiftspec.profiler.pair import resolve
 
@@ -153,7 +153,7 @@ def trace(
         return record_trace(
             target=pair.target,
             draft=pair.draft,
-            prompts=EncodedPrompts.of(texts, model=pair.target.model),
+            prompts=encoded_prompts(texts, model=pair.target.model),
             max_new_tokens=max_new_tokens,
             num_candidates=NUM_CANDIDATES,
             num_threads=num_devices_here("cpu"),

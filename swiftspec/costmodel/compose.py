@@ -14,7 +14,6 @@ from swiftspec.costmodel.sparse_forward import EXPERTS
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.errors import FieldError
 from swiftspec.models import sharded
-from swiftspec.models.heads import Product
 from swiftspec.models.layer_parts import halves
 from swiftspec.models.published import Named
 from swiftspec.models.sparse_spec import SparseSpec

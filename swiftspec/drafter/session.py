@@ -5,7 +5,7 @@ import math
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -13,6 +13,7 @@ from swiftspec.drafter.drafted_request import DraftedRequest
 from swiftspec.drafter.known_texts import KnownTexts, Row
 from swiftspec.engine.channel.introduction import Introduced, Introduction
 from swiftspec.engine.channel.zmq_channel import Channel, Payload
+from swiftspec.models import MOST_PADDING
 from swiftspec.policies.effects import PeerError, Probe, Stop
 from swiftspec.policies.recovery import served_patience_s
 
@@ -49,8 +50,8 @@ class Counts:
 class Session:
     """The drafts of an engine's requests.
 
-    num_draft_tokens: most that the engine verifies. objection: what speaks against a server, a clause; empty if it can
-    draft. limit_s: longest wait of a step; the time of two steps if not given. introduction: None without a server.
+    vocab_size, vocabulary: of the engine's model, the latter as a digest. num_draft_tokens: most that the engine
+    verifies. limit_s: longest wait of a step; the time of two steps if not given. introduction: None without a server.
     """
 
     def __init__(
@@ -60,12 +61,13 @@ class Session:
         address: str,
         num_draft_tokens: int,
         max_context: int,
-        objection: Callable[[Introduction], str],
+        vocab_size: int,
+        vocabulary: str,
         limit_s: float | None = None,
     ) -> None:
         self._channel, self._address = channel, address
         self._num_draft_tokens, self._max_context = num_draft_tokens, max_context
-        self._objection, self._limit_s = objection, limit_s
+        self._vocab_size, self._vocabulary, self._limit_s = vocab_size, vocabulary, limit_s
         self._introduced = Introduced()
         self._payload = Payload(takes=self._introduced.takes)
         self.introduction: Introduction | None = None
@@ -199,6 +201,17 @@ class Session:
         self.introduction = introduction
         self._greeting.send(Stop())
         _log.info("drafts come from %s: %s", self._address, introduction.policy)
+
+    def _objection(self, server: Introduction) -> str:
+        """What speaks against a server, a clause; empty if it can draft."""
+        if server.vocabulary and self._vocabulary and server.vocabulary != self._vocabulary:
+            return "its draft has another vocabulary than this model"
+        if abs(server.vocab_size - self._vocab_size) > MOST_PADDING:
+            return f"its draft has a vocabulary of {server.vocab_size} tokens, this model one of {self._vocab_size}"
+        most, asked = server.policy.target_rows - 1, self._num_draft_tokens
+        if most < asked:
+            return f"num_speculative_tokens is {asked}, and {server.policy.name} there sends at most {most}"
+        return ""
 
     def _say(self, sentence: str) -> None:
         """Warn, once until something else is to be said."""

@@ -9,7 +9,6 @@ The interface is vLLM's own and experimental (vllm/v1/spec_decode/custom_class_p
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import finalize
@@ -17,9 +16,7 @@ from weakref import finalize
 from swiftspec.drafter.known_texts import Row, Tokens
 from swiftspec.drafter.session import Session
 from swiftspec.engine.channel.curve import Curve, read_secret
-from swiftspec.engine.channel.introduction import Introduction
 from swiftspec.engine.channel.zmq_channel import Channel
-from swiftspec.models import MOST_PADDING
 from swiftspec.models.tokenizer import vocabulary_digest
 
 _SETTINGS = {"address", "secret_file", "limit_ms"}
@@ -42,7 +39,6 @@ class Drafter:
             return  # the scheduler asks the first rank only
         settings = _settings(config.additional_config)
         secret = settings.get("secret_file")
-        num_draft_tokens = config.speculative_config.num_speculative_tokens
         vocab_size = config.model_config.get_vocab_size()
         limit_ms = settings.get("limit_ms")
         curve = Curve.derived(read_secret(Path(secret))) if secret else None
@@ -54,14 +50,10 @@ class Drafter:
         self._session = Session(
             channel,
             address=settings["address"],
-            num_draft_tokens=num_draft_tokens,
+            num_draft_tokens=config.speculative_config.num_speculative_tokens,
             max_context=config.model_config.max_model_len,
-            objection=partial(
-                _objection,
-                num_draft_tokens=num_draft_tokens,
-                vocab_size=vocab_size,
-                vocabulary=vocabulary_digest(Path(config.model_config.tokenizer)),
-            ),
+            vocab_size=vocab_size,
+            vocabulary=vocabulary_digest(Path(config.model_config.tokenizer)),
             limit_s=None if limit_ms is None else 1e-3 * limit_ms,
         )
 
@@ -107,14 +99,3 @@ def _settings(additional: Any) -> Mapping[str, Any]:
     if limit_ms is not None and not (isinstance(limit_ms, int | float) and limit_ms > 0):
         raise ValueError(f"--additional-config swiftspec.limit_ms is {limit_ms!r}; expected a positive number")
     return settings
-
-
-def _objection(server: Introduction, *, num_draft_tokens: int, vocab_size: int, vocabulary: str) -> str:
-    """What speaks against a server; empty if it can draft."""
-    if server.vocabulary and vocabulary and server.vocabulary != vocabulary:
-        return "its draft has another vocabulary than this model"
-    if abs(server.vocab_size - vocab_size) > MOST_PADDING:
-        return f"its draft has a vocabulary of {server.vocab_size} tokens, this model one of {vocab_size}"
-    if (most := server.policy.target_rows - 1) < num_draft_tokens:
-        return f"num_speculative_tokens is {num_draft_tokens}, and {server.policy.name} there sends at most {most}"
-    return ""

@@ -9,14 +9,15 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from swiftspec.artifacts.metrics import Totals
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import candidate_of, searching
 from swiftspec.engine import scoring
 from swiftspec.engine.checks import ContextLimit, check_devices, fitting_context
 from swiftspec.engine.chunks import Chunk, Chunks, Finish
-from swiftspec.engine.requests import RequestMaker, RequestOptions, Task, Tenants
+from swiftspec.engine.requests import RequestMaker, Task, Tenants
 from swiftspec.engine.scoring import ScoredToken
-from swiftspec.engine.stats import EngineState, Past, Stats
+from swiftspec.engine.stats import EngineState, Stats
 from swiftspec.engine.tasks import warm_up
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.tokenizer import TextStream, Tokenizer
@@ -145,7 +146,8 @@ class Engine:
             max_context=self.max_context,
             max_new_tokens=made.max_new_tokens,
         )
-        self._past, self._noting = Past(), Lock()
+        self._totals, self._prompt_tokens, self._losses = Totals(), 0, 0  # of finished requests
+        self._noting = Lock()
         admission = AdmissionLimits(
             max_running=max_running,
             max_waiting=max_waiting,
@@ -245,10 +247,17 @@ class Engine:
             `max_waiting` requests are waiting.
         """
         task = self._requests.task(
-            prompt, max_new_tokens, request_id, tenant=tenant, ignore_eos=ignore_eos, stop_token_ids=stop_token_ids
+            prompt,
+            max_new_tokens,
+            request_id,
+            client=client,
+            tpot_s=tpot_s,
+            tenant=tenant,
+            ignore_eos=ignore_eos,
+            stop_token_ids=stop_token_ids,
         )
         sampler = self._requests.sampler(task, sampling, acceptance_method, min_new_tokens)
-        return self._chunks(task, sampler, client, tpot_s, cancelled or Event())
+        return self._chunks(task, sampler, cancelled or Event())
 
     def submit(
         self,
@@ -283,7 +292,14 @@ class Engine:
             Ends the request early; its `Generation` is delivered soon after.
         """
         task = self._requests.task(
-            prompt, max_new_tokens, request_id, tenant=tenant, ignore_eos=ignore_eos, stop_token_ids=stop_token_ids
+            prompt,
+            max_new_tokens,
+            request_id,
+            client=client,
+            tpot_s=tpot_s,
+            tenant=tenant,
+            ignore_eos=ignore_eos,
+            stop_token_ids=stop_token_ids,
         )
         sampler = self._requests.sampler(task, sampling, acceptance_method, min_new_tokens)
         scores: list[ScoreReport] = []
@@ -297,15 +313,7 @@ class Engine:
                 self._note(task, event)
             deliver(chunks.rest(), event)
 
-        running = self._launcher.submit(
-            self._policy,
-            task.request,
-            request_id=task.prompt_id,
-            sampler=sampler,
-            options=RequestOptions(client=client, tpot_s=tpot_s, tenant=task.tenant),
-            deliver=take,
-            scores=scores,
-        )
+        running = self._launcher.submit(self._policy, task, sampler=sampler, deliver=take, scores=scores)
         return partial(self._launcher.cancel, running)
 
     def score(
@@ -317,8 +325,8 @@ class Engine:
 
     def submit_scoring(self, prompt: Sequence[int], deliver: Deliver, **options: Any) -> Callable[[], None]:
         """Score a prompt without waiting, see `scoring.submit`: only the end is delivered, for `scored`."""
-        request_id, tenant = options.pop("request_id", None), options.pop("tenant", None)
-        task = self._requests.task(prompt, 1, request_id, tenant=tenant, ignore_eos=True)
+        asked = {name: options.pop(name) for name in ("client", "tenant") if name in options}
+        task = self._requests.task(prompt, 1, options.pop("request_id", None), ignore_eos=True, **asked)
         return scoring.submit(self._launcher, task, deliver, **options)
 
     def scored(self, prompt: Sequence[int], generation: Generation) -> tuple[ScoredToken, ...]:
@@ -348,19 +356,9 @@ class Engine:
         """The text of token ids, without special tokens. ValueError if one is unknown."""
         return self._requests.tokenizer.decode(self._requests.known(tokens))
 
-    def _chunks(
-        self, task: Task, sampler: Sampler, client: str, tpot_s: float | None, cancelled: Event
-    ) -> Generator[Chunk, None, Generation]:
+    def _chunks(self, task: Task, sampler: Sampler, cancelled: Event) -> Generator[Chunk, None, Generation]:
         scores: list[ScoreReport] = []
-        commits = self._launcher.stream(
-            self._policy,
-            task.request,
-            request_id=task.prompt_id,
-            sampler=sampler,
-            options=RequestOptions(client=client, tpot_s=tpot_s, tenant=task.tenant),
-            interrupted=cancelled,
-            scores=scores,
-        )
+        commits = self._launcher.stream(self._policy, task, sampler=sampler, interrupted=cancelled, scores=scores)
         with closing(commits):
             generation = yield from Chunks(task.request, self._requests.tokenizer, scores).follow(commits)
         self._note(task, generation)
@@ -369,7 +367,9 @@ class Engine:
     def _note(self, task: Task, generation: Generation) -> None:
         if not generation.interrupted:
             with self._noting:
-                self._past = self._past.plus(generation, prompt_tokens=len(task.request.prompt))
+                self._totals = self._totals.plus(generation.timeline)
+                self._prompt_tokens += len(task.request.prompt)
+                self._losses += generation.losses
 
     @property
     def processes(self) -> tuple[ProcessInfo, ...]:
@@ -382,13 +382,13 @@ class Engine:
 
     def stats(self) -> Stats:
         """Figures of the finished requests."""
-        past = self._past
-        return Stats(
-            requests=past.totals.requests,
-            prompt_tokens=past.prompt_tokens,
-            tokens=past.totals.tokens,
-            tokens_per_s=past.totals.tokens_per_s,
-            tokens_per_round=past.totals.tokens_per_round,
-            losses=past.losses,
-            restarts=self._launcher.num_restarts,
-        )
+        with self._noting:
+            return Stats(
+                requests=self._totals.requests,
+                prompt_tokens=self._prompt_tokens,
+                tokens=self._totals.tokens,
+                tokens_per_s=self._totals.tokens_per_s,
+                tokens_per_round=self._totals.tokens_per_round,
+                losses=self._losses,
+                restarts=self._launcher.num_restarts,
+            )

@@ -161,14 +161,14 @@ class Dispatcher:
             self._orders.popleft()()
 
     def _enqueue(self, running: RunningRequest) -> None:
-        longest = len(running.request.prompt) + running.request.max_new_tokens
+        longest = len(running.task.request.prompt) + running.task.request.max_new_tokens
         if self._failure is not None:
             running.fail(self._failure)
             return
         running.replica = self._replicas[self._router.choose([each.num_requests for each in self._replicas])]
         try:
             has_room = running.replica.queue.submit(
-                running.key, num_tokens=running.num_tokens, max_tokens=longest, client=running.options.client
+                running.key, num_tokens=running.num_tokens, max_tokens=longest, client=running.task.client
             )
         except ValueError as error:
             running.tell(error)
@@ -221,8 +221,8 @@ class Dispatcher:
             alone=draft is not None and not has_draft,
             fallback=self._recovery.fallback,
             peers=() if draft is None else (draft.group,),
-            tpot_s=running.options.tpot_s,
-            tenant=running.options.tenant,
+            tpot_s=running.task.tpot_s,
+            tenant=running.task.tenant,
         )
         if not self._running:
             self._silence.broken()
@@ -274,7 +274,9 @@ class Dispatcher:
 
     def _note_fault(self, group: WorkerGroup, running: RunningRequest, fault: Fault) -> None:
         """An error in a program of a request: that of a target ends it; without its draft it goes on."""
-        _log.error("request %s: an error in the %s, %s\n%s", running.name, group.role, fault.sentence, fault.trace)
+        _log.error(
+            "request %s: an error in the %s, %s\n%s", running.task.prompt_id, group.role, fault.sentence, fault.trace
+        )
         if group.role is Role.TARGET:
             running.failure = EngineError(f"the request failed in the {group.role} ({fault.sentence})")
             self._stop(running, Ending.FAILED)

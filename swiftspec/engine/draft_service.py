@@ -62,7 +62,7 @@ class DraftService:
         from swiftspec.engine.channel.curve import Curve, read_secret
         from swiftspec.engine.channel.introduction import Introduction
         from swiftspec.engine.channel.zmq_channel import Channel
-        from swiftspec.engine.process.draft_server import DraftServer, loaded_draft
+        from swiftspec.engine.process.draft_server import DraftServer, load_draft
         from swiftspec.kernels.cpu_library import prepare_library
 
         curve = None if self.secret is None else Curve.derived(read_secret(self.secret))
@@ -77,22 +77,17 @@ class DraftService:
                 num_requests=self.num_requests,
                 max_context=self.max_context,
             )
-            with loaded_draft(
+            model = load_draft(
                 self.draft,
                 device=self.device,
                 devices=self.devices,
                 max_context=self.max_context,
                 num_requests=self.num_requests,
-            ) as model:
-                server = DraftServer(
-                    model,
-                    channel,
-                    introduction,
-                    limits=BatchLimits(),
-                    mask_token=draft_facts(self.draft.model).mask_token,
-                )
-                ready()
-                server.serve(is_over)
+            )
+            mask_token = draft_facts(self.draft.model).mask_token
+            server = DraftServer(model, channel, introduction, limits=BatchLimits(), mask_token=mask_token)
+            ready()
+            server.serve(is_over)
         return server.stats
 
     @property

@@ -22,7 +22,7 @@ from swiftspec.engine.process.protocol import ProcessInfo, ScoreReport, Setup, W
 from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.engine.process.timeouts import DraftRecovery, Silence
 from swiftspec.engine.process.worker_group import WorkerGroup
-from swiftspec.engine.requests import RequestOptions
+from swiftspec.engine.requests import Task
 from swiftspec.engine.running import Deliver, Events, Generation, RunningRequest, next_event
 from swiftspec.engine.stats import EngineState
 from swiftspec.files.document import ModelRef
@@ -45,7 +45,6 @@ _LOOK_EVERY_S = 0.01
 _REPORT_EVERY_S = 0.02  # where no core is left for the launcher, whose every waking interrupts a forward
 _ONE_AT_A_TIME = AdmissionLimits(max_running=1)
 _USUAL_RECOVERY, _USUAL_BATCH = DraftRecovery(), BatchLimits()
-_PLAIN = RequestOptions()
 _SAY_AFTER_S = 10.0  # of waiting for models, before a warning names the processes
 _log = logging.getLogger("swiftspec")
 
@@ -257,11 +256,10 @@ class Launcher(AbstractContextManager["Launcher"]):
         on_commit: Callable[[tuple[int, ...]], None] | None = None,
     ) -> Generation:
         """One request, start to end. Ctrl-C ends it early with the tokens so far. Raises as `stream`."""
+        task = Task(prompt_id=request_id, request=request)
         with (
             interrupts_noted() as interrupted,
-            closing(
-                self.stream(policy, request, request_id=request_id, sampler=sampler, interrupted=interrupted)
-            ) as stream,
+            closing(self.stream(policy, task, sampler=sampler, interrupted=interrupted)) as stream,
         ):
             try:
                 while True:
@@ -276,11 +274,9 @@ class Launcher(AbstractContextManager["Launcher"]):
     def stream(
         self,
         policy: Policy,
-        request: Request,
+        task: Task,
         *,
-        request_id: str,
         sampler: Sampler,
-        options: RequestOptions = _PLAIN,
         interrupted: threading.Event | None = None,
         scores: list[ScoreReport] | None = None,
     ) -> Generator[tuple[int, ...], None, Generation]:
@@ -291,9 +287,7 @@ class Launcher(AbstractContextManager["Launcher"]):
         `tokens` are what had been committed.
         """
         events = Events()
-        running = self.submit(
-            policy, request, request_id=request_id, sampler=sampler, options=options, deliver=events.put, scores=scores
-        )
+        running = self.submit(policy, task, sampler=sampler, deliver=events.put, scores=scores)
         is_over = is_cancelled = False
         try:
             while True:
@@ -318,12 +312,10 @@ class Launcher(AbstractContextManager["Launcher"]):
     def submit(
         self,
         policy: Policy,
-        request: Request,
+        task: Task,
         *,
-        request_id: str,
         sampler: Sampler,
         deliver: Deliver,
-        options: RequestOptions = _PLAIN,
         scores: list[ScoreReport] | None = None,
     ) -> RunningRequest:
         """Begin a request, or queue it; thread-safe. `deliver` takes its events, in a thread of the launcher's.
@@ -335,17 +327,10 @@ class Launcher(AbstractContextManager["Launcher"]):
         check_draft(policy, self.draft_facts.kind)
         check_tree(policy, TREE_SLOTS[self.device])
         limit = ContextLimit(num_positions=self.max_context, what=f"the context of {self.max_context}")
-        limit.check(len(request.prompt), request.max_new_tokens)
-        request = replace(request, mask_token=self.draft_facts.mask_token)
-        running = RunningRequest(
-            name=request_id,
-            policy=policy,
-            request=request,
-            sampler=sampler,
-            options=options,
-            deliver=deliver,
-            scores=[] if scores is None else scores,
-        )
+        limit.check(len(task.request.prompt), task.request.max_new_tokens)
+        task = replace(task, request=replace(task.request, mask_token=self.draft_facts.mask_token))
+        scores = [] if scores is None else scores
+        running = RunningRequest(task=task, policy=policy, sampler=sampler, deliver=deliver, scores=scores)
         self._dispatcher.submit(running)
         return running
 

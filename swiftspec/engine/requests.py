@@ -21,12 +21,15 @@ _LEAST_TPOT_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestOptions:
-    """Attributes of a request besides its text.
+class Task:
+    """A request, and whose it is.
 
-    client: whose it is. tpot_s: its limit on the time per token, a microsecond or more. tenant: 0 is the target itself.
+    prompt_id: its name in timelines. client: whoever asked. tpot_s: limit on the time per token, a microsecond or more.
+    tenant: 0 is the target itself.
     """
 
+    prompt_id: str
+    request: Request
     client: str = ""
     tpot_s: float | None = None
     tenant: int = 0
@@ -34,15 +37,6 @@ class RequestOptions:
     def __post_init__(self) -> None:
         if self.tpot_s is not None and not _LEAST_TPOT_S <= self.tpot_s < inf:
             raise ValueError(f"tpot_s is {self.tpot_s}; expected {_LEAST_TPOT_S} or more seconds")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """A request with the id of its prompt, and the number of its tenant; 0 is the target itself."""
-
-    prompt_id: str
-    request: Request
-    tenant: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +126,8 @@ class RequestMaker:
         max_new_tokens: int | None,
         request_id: str | None,
         *,
+        client: str = "",
+        tpot_s: float | None = None,
         tenant: str | None = None,
         ignore_eos: bool = False,
         stop_token_ids: Sequence[int] = (),
@@ -144,7 +140,8 @@ class RequestMaker:
             max_new_tokens=self._max_new_tokens if max_new_tokens is None else max_new_tokens,
             eos_token_ids=stops if ignore_eos else stops | asked.eos_token_ids,
         )
-        return Task(prompt_id=request_id or str(next(self._numbers)), request=request, tenant=asked.number)
+        name = request_id or str(next(self._numbers))
+        return Task(prompt_id=name, request=request, client=client, tpot_s=tpot_s, tenant=asked.number)
 
     def sampler(
         self, task: Task, sampling: Sampling, acceptance_method: AcceptanceMethod, min_new_tokens: int

@@ -13,7 +13,7 @@ from queue import Empty, Queue
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.protocol import Generate, ScoreReport
 from swiftspec.engine.process.worker_group import WorkerGroup
-from swiftspec.engine.requests import RequestOptions
+from swiftspec.engine.requests import Task
 from swiftspec.errors import EngineError
 from swiftspec.files.reading import brief
 from swiftspec.policies import Policy, Request
@@ -111,7 +111,7 @@ def replicas_of(
 class RunningRequest:
     """A request, and where it stands.
 
-    name: in its timeline. policy: the fallback, after several targets have lost the draft that leads them. deliver:
+    policy: the fallback, after several targets have lost the draft that leads them. deliver:
     takes its events, in the dispatcher's thread.
 
     key: place in the order of submission. start_s, begun_s: when it was submitted, and first admitted.
@@ -123,12 +123,10 @@ class RunningRequest:
     scores: log-probs, if they are wanted; those of tokens are there before the tokens are delivered.
     """
 
-    name: str
+    task: Task
     policy: Policy
-    request: Request
     sampler: Sampler
     deliver: Deliver
-    options: RequestOptions
     key: int = -1
     start_s: float = field(default_factory=time.perf_counter)
     replica: Replica | None = None
@@ -167,17 +165,17 @@ class RunningRequest:
 
     @property
     def num_tokens(self) -> int:
-        return len(self.request.prompt) + len(self.tokens)
+        return len(self.task.request.prompt) + len(self.tokens)
 
     @property
     def is_complete(self) -> bool:
         """Whether its output has ended by itself."""
-        return self.request.clip(self.tokens, num_generated=0)[1]
+        return self.task.request.clip(self.tokens, num_generated=0)[1]
 
     @property
     def rest(self) -> Request:
         """The request that continues it."""
-        return self.request.rest((*self.request.prompt, *self.tokens))
+        return self.task.request.rest((*self.task.request.prompt, *self.tokens))
 
     def deliver_commits(self) -> None:
         """Deliver what was committed since the last time, at once: whoever hears of it wakes once."""
@@ -191,7 +189,7 @@ class RunningRequest:
         try:
             self.deliver(event)
         except Exception as error:  # noqa: BLE001 - the dispatcher serves the others, whatever one of them does
-            _log.exception("request %s: what came of it could not be delivered", self.name)
+            _log.exception("request %s: what came of it could not be delivered", self.task.prompt_id)
             self.failure = EngineError(f"the output could not be delivered ({type(error).__name__}: {brief(error)})")
 
     def fail(self, error: Exception) -> None:
@@ -206,7 +204,7 @@ class RunningRequest:
     def generation(self, *, interrupted: bool) -> Generation:
         return Generation(
             tokens=tuple(self.tokens),
-            timeline=Timeline(request=self.name, start_s=self.start_s, spans=tuple(self.spans)),
+            timeline=Timeline(request=self.task.prompt_id, start_s=self.start_s, spans=tuple(self.spans)),
             interrupted=interrupted,
             losses=self.losses,
             preemptions=self.preemptions,

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
 from swiftspec.engine.chunks import Chunk
-from swiftspec.engine.requests import RequestOptions, Task
+from swiftspec.engine.requests import Task
 from swiftspec.models.tokenizer import Tokenizer
 from swiftspec.policies.effects import Candidates
 from swiftspec.policies.scoring import PromptScoring
@@ -51,7 +51,6 @@ def submit(
     *,
     num_candidates: int = 0,
     with_next: bool = False,
-    client: str = "",
 ) -> Callable[[], None]:
     """Score a task's prompt on a launcher's target, in the same steps as other requests; returns what ends it early.
 
@@ -64,14 +63,8 @@ def submit(
         if not isinstance(event, tuple):
             deliver((), event)
 
-    running = launcher.submit(
-        PromptScoring(num_candidates=num_candidates, with_next=with_next),
-        task.request,
-        request_id=task.prompt_id,
-        sampler=Sampler(),
-        options=RequestOptions(client=client, tenant=task.tenant),
-        deliver=take,
-    )
+    policy = PromptScoring(num_candidates=num_candidates, with_next=with_next)
+    running = launcher.submit(policy, task, sampler=Sampler(), deliver=take)
     return partial(launcher.cancel, running)
 
 

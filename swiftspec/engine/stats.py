@@ -1,15 +1,7 @@
 """Figures of an engine's finished requests, which are not kept."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
-
-from swiftspec.artifacts.metrics import Totals
-
-if TYPE_CHECKING:
-    from swiftspec.engine.running import Generation
 
 
 class DraftState(StrEnum):
@@ -60,19 +52,3 @@ class Stats:
     tokens_per_round: float
     losses: int
     restarts: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
-    """Sums over the finished requests. Replaced as a whole, since another thread may read them."""
-
-    totals: Totals = field(default_factory=Totals)
-    prompt_tokens: int = 0
-    losses: int = 0
-
-    def plus(self, generation: Generation, *, prompt_tokens: int) -> Past:
-        return Past(
-            totals=self.totals.plus(generation.timeline),
-            prompt_tokens=self.prompt_tokens + prompt_tokens,
-            losses=self.losses + generation.losses,
-        )

@@ -1,9 +1,9 @@
 """Requests made from a plan and prompts, and the engines that `validate` runs them on."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self, overload
+from dataclasses import replace
+from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.prompts import Prompt
@@ -20,96 +20,83 @@ if TYPE_CHECKING:
 
 _WARM_UP_TOKENS = 16
 EncodedPrompt = tuple[str, tuple[int, ...]]
+_Source = TypeVar("_Source")
+_Made = TypeVar("_Made")
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedPrompts(Sequence[EncodedPrompt]):
-    """Prompts as id and token ids, tokenised on demand: a large file is never whole in memory.
+class OnDemand(Sequence[_Made], Generic[_Source, _Made]):
+    """Items made of another sequence's when they are asked for: a large file is never whole in memory."""
 
-    Access raises ValueError for a prompt without tokens, and for one that `model` cannot take.
-    """
-
-    prompts: Sequence[Prompt]
-    tokenizer: Tokenizer
-    model: str
-    spec: ModelSpec
-
-    @classmethod
-    def of(cls, prompts: Sequence[Prompt], *, model: str) -> Self:
-        """Prompts tokenised for the model in a directory, or for a bundled one."""
-        directory = model_directory(model)
-        return cls(prompts, Tokenizer(directory), model, ModelSpec.from_directory(directory))
+    def __init__(self, sources: Sequence[_Source], make: Callable[[_Source], _Made]) -> None:
+        self._sources, self._make = sources, make
 
     def __len__(self) -> int:
-        return len(self.prompts)
+        return len(self._sources)
 
     @overload
-    def __getitem__(self, index: int) -> EncodedPrompt: ...
+    def __getitem__(self, index: int) -> _Made: ...
 
     @overload
-    def __getitem__(self, index: slice) -> list[EncodedPrompt]: ...
+    def __getitem__(self, index: slice) -> list[_Made]: ...
 
-    def __getitem__(self, index: int | slice) -> EncodedPrompt | list[EncodedPrompt]:
+    def __getitem__(self, index: int | slice) -> _Made | list[_Made]:
         if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        prompt, most = self.prompts[index], self.spec.max_position
-        tokens = self.tokenizer.encode(prompt.text, most=most)
+            return list(map(self._make, self._sources[index]))
+        return self._make(self._sources[index])
+
+
+def encoded_prompts(prompts: Sequence[Prompt], *, model: str) -> Sequence[EncodedPrompt]:
+    """Prompts as id and token ids, of the model in a directory, or of a bundled one.
+
+    Access raises ValueError for a prompt without tokens, and for one that the model cannot take.
+    """
+    directory = model_directory(model)
+    tokenizer, spec = Tokenizer(directory), ModelSpec.from_directory(directory)
+
+    def encoded(prompt: Prompt) -> EncodedPrompt:
+        most = spec.max_position
+        tokens = tokenizer.encode(prompt.text, most=most)
         if not tokens:
             raise ValueError(f"prompt {prompt.prompt_id} is empty: it has no tokens")
         if len(tokens) > surely_over(most):
             raise ValueError(
                 f"prompt {prompt.prompt_id} has over {surely_over(most)} tokens; "
-                f"that is more than the {most} positions of {self.model}"
+                f"that is more than the {most} positions of {model}"
             )
-        if max(tokens) >= self.spec.vocab_size:
+        if max(tokens) >= spec.vocab_size:
             raise ValueError(
-                f"prompt {prompt.prompt_id}: the tokenizer.json of {self.model} gives token {max(tokens)}; "
-                f"its config.json has a vocab_size of {self.spec.vocab_size}"
+                f"prompt {prompt.prompt_id}: the tokenizer.json of {model} gives token {max(tokens)}; "
+                f"its config.json has a vocab_size of {spec.vocab_size}"
             )
         return prompt.prompt_id, tokens
 
+    return OnDemand(prompts, encoded)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tasks(Sequence[Task]):
-    """Requests for every prompt, made on demand. max_context: tokens of the longest one with its output."""
 
-    prompts: Sequence[EncodedPrompt]
-    max_new_tokens: int
-    eos_token_ids: frozenset[int]
+class Tasks(OnDemand[EncodedPrompt, Task]):
+    """Requests for every prompt. max_context: tokens of the longest one with its output."""
+
     max_context: int
-
-    def __len__(self) -> int:
-        return len(self.prompts)
-
-    @overload
-    def __getitem__(self, index: int) -> Task: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Task]: ...
-
-    def __getitem__(self, index: int | slice) -> Task | list[Task]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        prompt_id, tokens = self.prompts[index]
-        request = Request(prompt=tokens, max_new_tokens=self.max_new_tokens, eos_token_ids=self.eos_token_ids)
-        return Task(prompt_id=prompt_id, request=request)
 
 
 def make_tasks(plan: Plan, candidates: Iterable[Candidate], prompts: Sequence[Prompt], *, max_new_tokens: int) -> Tasks:
     """Requests for every prompt. ValueError for one that does not fit the models' context with its output and tree."""
-    encoded = EncodedPrompts.of(prompts, model=plan.target.model)
-    policies = [candidate.build() for candidate in candidates]
-    limit = ContextLimit.of_model(encoded.spec, policies, model=plan.target.model)
-    longest = 0
+    encoded = encoded_prompts(prompts, model=plan.target.model)
+    spec = ModelSpec.from_directory(model_directory(plan.target.model))
+    limit = ContextLimit.of_model(spec, [each.build() for each in candidates], model=plan.target.model)
+    eos_token_ids = frozenset(spec.eos_token_ids)
+
+    def task(prompt: EncodedPrompt) -> Task:
+        prompt_id, tokens = prompt
+        request = Request(prompt=tokens, max_new_tokens=max_new_tokens, eos_token_ids=eos_token_ids)
+        return Task(prompt_id=prompt_id, request=request)
+
+    tasks, longest = Tasks(encoded, task), 0
     for prompt_id, tokens in encoded:
         limit.check(len(tokens), max_new_tokens, prompt=f"prompt {prompt_id}")
         longest = max(longest, len(tokens))
-    return Tasks(
-        prompts=encoded,
-        max_new_tokens=max_new_tokens,
-        eos_token_ids=frozenset(encoded.spec.eos_token_ids),
-        max_context=longest + max_new_tokens,
-    )
+    tasks.max_context = longest + max_new_tokens
+    return tasks
 
 
 def open_engines(plan: Plan, candidates: Sequence[Candidate], tasks: Tasks, stack: ExitStack) -> dict[str, "Launcher"]:

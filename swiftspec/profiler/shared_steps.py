@@ -17,6 +17,7 @@ import numpy as np
 
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
+from swiftspec.engine.requests import Task
 from swiftspec.engine.running import RequestEvent
 from swiftspec.errors import FieldError
 from swiftspec.models.spec import ModelSpec
@@ -207,8 +208,8 @@ def _timelines(engine: Launcher, requests: Sequence[tuple[Policy, tuple[int, ...
     """Timelines of programs with their prompts, begun together; each is named by its prompt's length."""
     queues = [SimpleQueue[RequestEvent]() for _ in requests]
     for (policy, prompt), queue in zip(requests, queues, strict=True):
-        request = Request(prompt=prompt, max_new_tokens=1)
-        engine.submit(policy, request, request_id=str(len(prompt)), sampler=Sampler(), deliver=queue.put)
+        task = Task(prompt_id=str(len(prompt)), request=Request(prompt=prompt, max_new_tokens=1))
+        engine.submit(policy, task, sampler=Sampler(), deliver=queue.put)
     timelines = []
     for queue in queues:
         while isinstance(event := queue.get(), tuple):

@@ -17,10 +17,11 @@ from swiftspec.engine.checks import ContextLimit, check_devices
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.interrupts import interrupts_noted
-from swiftspec.engine.requests import RequestOptions
+from swiftspec.engine.requests import Task
 from swiftspec.engine.running import RequestEvent
-from swiftspec.engine.tasks import EncodedPrompts
+from swiftspec.engine.tasks import encoded_prompts
 from swiftspec.loadtest.sending import send_in_turn
+from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import Request
 from swiftspec.progress import Progress
 from swiftspec.scheduler.admission import AdmissionLimits
@@ -56,9 +57,10 @@ def load_requests(plan: Plan, workload: Workload, prompts: Sequence[Prompt], *, 
     ValueError if a prompt has no tokens, or a request does not fit into the models' context.
     """
     workload.check_arrivals("a validation")
-    encoded = EncodedPrompts.of(prompts, model=plan.target.model)
+    encoded = encoded_prompts(prompts, model=plan.target.model)
     policies = [each.build() for each in plan.candidates.values()]
-    limit = ContextLimit.of_model(encoded.spec, policies, model=plan.target.model)
+    spec = ModelSpec.from_directory(model_directory(plan.target.model))
+    limit = ContextLimit.of_model(spec, policies, model=plan.target.model)
     drawn = np.random.default_rng([seed, 1]).integers(len(encoded), size=len(workload.requests)).tolist()
     requests = []
     for number, (index, asked) in enumerate(zip(drawn, workload.requests, strict=True)):
@@ -167,14 +169,10 @@ class LoadEngine:
                     ends.put((number, event))
 
             asked = workload.requests[number]
-            self.launcher.submit(
-                policy,
-                requests[number],
-                request_id=str(number),
-                sampler=Sampler(**self.sampling.of_prompt(number)),
-                options=RequestOptions(client=asked.client, tpot_s=workload.class_of(asked).tpot_s),
-                deliver=deliver,
-            )
+            tpot_s = workload.class_of(asked).tpot_s
+            task = Task(prompt_id=str(number), request=requests[number], client=asked.client, tpot_s=tpot_s)
+            sampler = Sampler(**self.sampling.of_prompt(number))
+            self.launcher.submit(policy, task, sampler=sampler, deliver=deliver)
 
         def take(within_s: float) -> int:
             with suppress(Empty):

@@ -25,7 +25,7 @@ from swiftspec.demo import DEMO_INFLATION
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.model.weights.inflate import write_inflated
-from swiftspec.engine.tasks import EncodedPrompts
+from swiftspec.engine.tasks import encoded_prompts
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import model_directory
 from swiftspec.policies import Layout, Request
@@ -54,7 +54,7 @@ def plan(swiftspec_plan: Planned) -> Plan:
 @pytest.fixture(scope="module")
 def prompts(plan: Plan) -> Prompts:
     texts = spread(read_prompts(model_directory("demo/prompts") / "validate.jsonl"), NUM_PROMPTS)
-    return [tokens for _, tokens in EncodedPrompts.of(texts, model=plan.target.model)]
+    return [tokens for _, tokens in encoded_prompts(texts, model=plan.target.model)]
 
 
 class Ours:

@@ -113,7 +113,7 @@ def session(
     vocab_size: int = VOCAB_SIZE,
     num_draft_tokens: int = 4,
     limit_s: float | None = 0.5,
-    objection: Callable[[Introduction], str] = lambda _: "",
+    vocabulary: str = "",
 ) -> Iterator[Session]:
     """A session with whatever is at the address."""
     with Channel(address, bind=False, leads=True, vocab_size=vocab_size) as channel:
@@ -123,7 +123,8 @@ def session(
             num_draft_tokens=num_draft_tokens,
             max_context=MAX_CONTEXT,
             limit_s=limit_s,
-            objection=objection,
+            vocab_size=vocab_size,
+            vocabulary=vocabulary,
         )
 
 

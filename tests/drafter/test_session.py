@@ -13,7 +13,6 @@ import pytest
 import zmq
 
 from swiftspec.drafter.drafted_request import DraftedRequest
-from swiftspec.engine.channel.introduction import Introduction
 from swiftspec.policies import POLICIES
 from swiftspec.policies.asynchronous.ssd import Ssd
 from swiftspec.policies.asynchronous.swiftspec_chain import SwiftSpecChain
@@ -129,10 +128,7 @@ def test_without_a_server_decoding_is_plain_and_one_sentence_says_so(
 
 
 def test_a_server_that_does_not_suit_is_not_used(address: str, caplog: pytest.LogCaptureFixture) -> None:
-    def objection(server: Introduction) -> str:
-        return f"its vocabulary is {server.vocabulary}"
-
-    with draft_server(address, CHAIN, vocabulary="another"), session(address, objection=objection) as drafts:
+    with draft_server(address, CHAIN, vocabulary="another"), session(address, vocabulary="mine") as drafts:
         engine = SteppedEngine(drafts)
         engine.join("a", PROMPTS["a"], 60)
         until(lambda: bool(caplog.records), engine)
@@ -140,12 +136,13 @@ def test_a_server_that_does_not_suit_is_not_used(address: str, caplog: pytest.Lo
         assert_right(engine)
         assert engine.drafted == 0
     assert [record.message for record in caplog.records] == [
-        f"the draft server at {address} is not used: its vocabulary is another; decoding goes on without drafts"
+        f"the draft server at {address} is not used: its draft has another vocabulary than this model; "
+        "decoding goes on without drafts"
     ]
 
 
 def test_a_server_that_is_replaced_by_one_with_another_policy_drafts_on(address: str) -> None:
-    with session(address, limit_s=0.05) as drafts:
+    with session(address, num_draft_tokens=3, limit_s=0.05) as drafts:
         engine = SteppedEngine(drafts)
         engine.join("c", PROMPTS["c"], 400)
         for policy in (CHAIN, Ssd(num_draft_tokens=3), CHAIN):

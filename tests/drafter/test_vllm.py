@@ -15,7 +15,7 @@ from swiftspec.engine.channel.curve import Curve, read_secret, write_secret
 from swiftspec.engine.channel.introduction import Introduction
 from swiftspec.machine import free_port
 from swiftspec.policies.asynchronous.swiftspec_chain import SwiftSpecChain
-from tests.drafter.stepped_engine import VOCAB_SIZE, SteppedEngine, draft_server, expected_output
+from tests.drafter.stepped_engine import VOCAB_SIZE, SteppedEngine, draft_server, expected_output, session
 
 PROMPT = (1, 2, 3)
 
@@ -118,12 +118,13 @@ def test_settings_that_are_wrong_are_one_sentence(settings: Any, sentence: str) 
         (SwiftSpecChain(num_draft_tokens=4), {}, ""),
     ],
 )
-def test_a_server_is_used_if_it_suits(policy: SwiftSpecChain, facts: dict[str, Any], sentence: str) -> None:
-    from swiftspec.drafter.vllm import _objection
-
+def test_a_server_is_used_if_it_suits(
+    tmp_path: Path, policy: SwiftSpecChain, facts: dict[str, Any], sentence: str
+) -> None:
     usual = {"vocab_size": VOCAB_SIZE, "vocabulary": "mine", "num_requests": 4, "max_context": 512}
     server = Introduction.of(policy, **(usual | facts))
-    found = _objection(server, num_draft_tokens=4, vocab_size=VOCAB_SIZE, vocabulary="mine")
+    with session(f"ipc://{tmp_path}/draft", vocabulary="mine") as drafts:
+        found = drafts._objection(server)
     assert found.startswith(sentence)
     assert bool(found) == bool(sentence)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 
@@ -13,8 +13,8 @@ from swiftspec.engine.process.placement import LocalExecutor
 from swiftspec.engine.process.protocol import Cancel, Command, Generate, ProcessInfo, Report, Setup
 from swiftspec.engine.process.timeouts import DraftRecovery
 from swiftspec.engine.process.worker_group import WorkerGroup
-from swiftspec.engine.process.worker_handle import Worker, WorkerLostError, check_report
-from swiftspec.engine.requests import RequestOptions
+from swiftspec.engine.process.worker_handle import Worker, WorkerLostError
+from swiftspec.engine.requests import Task
 from swiftspec.engine.running import Generation, RequestEvent, RunningRequest
 from swiftspec.policies import Policy, Request, make_policy
 from swiftspec.policies.effects import Role
@@ -25,17 +25,15 @@ from tests.engine.setups import setup
 ALONE = make_policy("autoregressive")
 
 
-class FakeWorker:
+class FakeWorker(Worker):
     """A process that reports what it is given, and notes what it is told."""
 
-    node = ""
     state = "running"
     has_ended = True
 
     def __init__(self, setup: Setup) -> None:
-        self.setup = setup
+        super().__init__(setup)
         self.told: list[Command] = []
-        self._reports: deque[Report] = deque()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK)
         self._has_died = False
         self.report(ProcessInfo(role=setup.role, group=setup.group, rank=0, pid=1, cores=(0,), device="cpu"))
@@ -66,10 +64,8 @@ class FakeWorker:
                 os.eventfd_read(self._bell)
         return bool(self._reports) or self._has_died
 
-    def receive(self) -> Report:
-        if not self._reports:
-            raise WorkerLostError(f"the {self.setup.name} process ended unexpectedly", was_started=True)
-        return check_report(self._reports.popleft())
+    def _take(self) -> Sequence[Report]:
+        raise WorkerLostError(f"the {self.setup.name} process ended unexpectedly", was_started=True)
 
     def hang_up(self) -> None:
         pass
@@ -129,10 +125,8 @@ class Engine:
     ) -> tuple[RunningRequest, SimpleQueue[RequestEvent]]:
         events = SimpleQueue[RequestEvent]()
         request = Request(prompt=prompt, max_new_tokens=max_new_tokens)
-        options = RequestOptions(client=client)
-        running = RunningRequest(
-            name="x", policy=policy, request=request, sampler=Sampler(), options=options, deliver=events.put
-        )
+        task = Task(prompt_id="x", request=request, client=client)
+        running = RunningRequest(task=task, policy=policy, sampler=Sampler(), deliver=events.put)
         self.dispatcher.submit(running)
         return running, events
 

@@ -23,6 +23,7 @@ from queue import SimpleQueue
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
+from swiftspec.engine.requests import Task
 from swiftspec.engine.running import RequestEvent
 from swiftspec.policies import Layout, Request
 from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
@@ -181,7 +182,8 @@ class _Run:
             else:
                 self._ends.put((number, index, streamed, event))
 
-        running = self._engine.submit(_POLICY, request, request_id=str(number), sampler=sampler, deliver=deliver)
+        task = Task(prompt_id=str(number), request=request)
+        running = self._engine.submit(_POLICY, task, sampler=sampler, deliver=deliver)
         self._open += 1
         if self._rng.random() < LEFT:
             timer = threading.Timer(self._rng.uniform(0.0, 0.2), self._engine.cancel, (running,))

@@ -10,7 +10,7 @@ import pytest
 
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
-from swiftspec.engine.requests import RequestOptions
+from swiftspec.engine.requests import Task
 from swiftspec.files.document import ModelRef
 from swiftspec.models.spec import model_directory
 from swiftspec.models.tokenizer import Tokenizer
@@ -65,10 +65,8 @@ def requests() -> list[Request]:
 
 
 def generate(engine: Launcher, policy: Policy, number: int, *, tenant: int = 0) -> Generation:
-    options = RequestOptions(tenant=tenant)
-    stream = engine.stream(
-        policy, requests()[number], request_id=str(number), sampler=SAMPLERS[number], options=options
-    )
+    task = Task(prompt_id=str(number), request=requests()[number], tenant=tenant)
+    stream = engine.stream(policy, task, sampler=SAMPLERS[number])
     try:
         while True:
             next(stream)

@@ -9,7 +9,7 @@ import pytest
 import swiftspec
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
-from swiftspec.engine.requests import RequestOptions
+from swiftspec.engine.requests import Task
 from swiftspec.files.document import ModelRef
 from swiftspec.policies import Layout, Request
 from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
@@ -35,8 +35,7 @@ def generate(
 ) -> tuple[tuple[int, ...], int]:
     """The output, and the number of verifications."""
     request = Request(prompt=prompt, max_new_tokens=40)
-    options = RequestOptions(tenant=tenant)
-    stream = engine.stream(policy, request, request_id="x", sampler=sampler, options=options)
+    stream = engine.stream(policy, Task(prompt_id="x", request=request, tenant=tenant), sampler=sampler)
     try:
         while True:
             next(stream)

@@ -11,6 +11,7 @@ import pytest
 
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
+from swiftspec.engine.requests import Task
 from swiftspec.engine.running import RequestEvent
 from swiftspec.files.document import ModelRef
 from swiftspec.policies import DraftKind, Layout, Policy, Request, make_policy
@@ -74,7 +75,7 @@ def test_output_is_the_targets_own(engine: Launcher, expected: dict[Request, tup
 def test_requests_at_once_have_their_own_features(engine: Launcher, expected: dict[Request, tuple[int, ...]]) -> None:
     events = [SimpleQueue[RequestEvent]() for _ in REQUESTS]
     for request, each in zip(REQUESTS, events, strict=True):
-        engine.submit(POLICY, request, request_id="one of several", sampler=Sampler(), deliver=each.put)
+        engine.submit(POLICY, Task(prompt_id="one of several", request=request), sampler=Sampler(), deliver=each.put)
     for request, each in zip(REQUESTS, events, strict=True):
         while isinstance(event := each.get(timeout=60), tuple):
             pass
@@ -89,7 +90,7 @@ def test_a_killed_draft_is_back_with_the_next_request(
     kill = once(20, lambda: os.kill(killed, signal.SIGKILL))
     events = SimpleQueue[RequestEvent]()
     num_tokens = 0
-    engine.submit(POLICY, LONG, request_id="killed", sampler=Sampler(), deliver=events.put)
+    engine.submit(POLICY, Task(prompt_id="killed", request=LONG), sampler=Sampler(), deliver=events.put)
     while isinstance(event := events.get(timeout=60), tuple):
         num_tokens += len(event)
         kill(num_tokens)

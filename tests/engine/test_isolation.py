@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
-from swiftspec.engine.model.drafts.vocabulary import with_vocabulary
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, DeviceError, ForwardBatch, Model, Rows
+from swiftspec.engine.model.models import with_vocabulary
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.files.document import ModelRef

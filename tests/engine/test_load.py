@@ -17,7 +17,7 @@ import swiftspec
 from swiftspec.artifacts.plan import Plan
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
-from swiftspec.engine.requests import RequestOptions
+from swiftspec.engine.requests import Task
 from swiftspec.engine.running import RequestEvent
 from swiftspec.files.document import ModelRef
 from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request, make_policy
@@ -73,7 +73,7 @@ def together(engine: Launcher, policy: Policy, *, gap_s: float = 0.002) -> list[
     def one(number: int) -> Generation:
         time.sleep(gap_s * number)
         prompt, sampler = WORK[number]
-        stream = engine.stream(policy, request_of(prompt), request_id=str(number), sampler=sampler)
+        stream = engine.stream(policy, Task(prompt_id=str(number), request=request_of(prompt)), sampler=sampler)
         try:
             while True:
                 next(stream)
@@ -182,14 +182,9 @@ def test_requests_that_give_way_to_another_client_say_what_they_say_alone(
         for number, (prompt, sampler) in enumerate(WORK):
             if number == len(WORK) - 1:
                 until(lambda: any(ends[1]))
-            engine.submit(
-                make_policy("serial_tree"),
-                request_of(prompt),
-                request_id=str(number),
-                sampler=sampler,
-                options=RequestOptions(client="ab"[number == len(WORK) - 1]),
-                deliver=ends[number].append,
-            )
+            client = "ab"[number == len(WORK) - 1]
+            task = Task(prompt_id=str(number), request=request_of(prompt), client=client)
+            engine.submit(make_policy("serial_tree"), task, sampler=sampler, deliver=ends[number].append)
         until(lambda: all(heard and isinstance(heard[-1], Generation) for heard in ends))
     generations = [heard[-1] for heard in ends]
     assert tuple(end.tokens for end in generations if isinstance(end, Generation)) == alone
@@ -204,9 +199,8 @@ def test_requests_that_are_left_disturb_nobody(colocated: Launcher, alone: tuple
     for number in range(60):
         heard: list[RequestEvent] = []
         prompt, sampler = WORK[number % len(WORK)]
-        runnings.append(
-            colocated.submit(policy, request_of(prompt), request_id=str(number), sampler=sampler, deliver=heard.append)
-        )
+        task = Task(prompt_id=str(number), request=request_of(prompt))
+        runnings.append(colocated.submit(policy, task, sampler=sampler, deliver=heard.append))
         events.append(heard)
         if number % 2:
             time.sleep(rng.uniform(0.0, 0.02))

@@ -6,7 +6,7 @@ import pytest
 
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.protocol import CommitReport, EndReport, FailureReport, Fault
-from swiftspec.engine.requests import RequestOptions
+from swiftspec.engine.requests import Task
 from swiftspec.engine.running import RequestEvent, RunningRequest
 from swiftspec.errors import EngineError
 from swiftspec.policies import Request, make_policy
@@ -59,12 +59,8 @@ def test_an_error_of_whoever_takes_its_tokens_ends_that_request(engines: list[En
         if isinstance(event, tuple):
             raise OverflowError("no such token")
 
-    request = Request(prompt=(1,), max_new_tokens=8)
-    engine.dispatcher.submit(
-        RunningRequest(
-            name="x", policy=ALONE, request=request, sampler=Sampler(), options=RequestOptions(), deliver=take
-        )
-    )
+    task = Task(prompt_id="x", request=Request(prompt=(1,), max_new_tokens=8))
+    engine.dispatcher.submit(RunningRequest(task=task, policy=ALONE, sampler=Sampler(), deliver=take))
     _, others = engine.submit((2,))
     until(lambda: numbers(engine.target) == [1, 2])
     engine.target.report(CommitReport(1, (5,)), CommitReport(2, (6,)))
@@ -94,4 +90,4 @@ def test_what_a_process_said_before_it_failed_is_a_sentence_and_its_traceback_is
 @pytest.mark.parametrize("tpot_s", [5e-324, 0.0, -1.0, float("nan"), float("inf")])
 def test_a_limit_of_latency_that_no_request_can_have_is_refused(tpot_s: float) -> None:
     with pytest.raises(ValueError, match=r"tpot_s is .*; expected 1e-06 or more seconds"):
-        RequestOptions(tpot_s=tpot_s)
+        Task(prompt_id="x", request=Request(prompt=(1,), max_new_tokens=8), tpot_s=tpot_s)

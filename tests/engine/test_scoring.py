@@ -14,6 +14,7 @@ import swiftspec
 from swiftspec.engine.api import ScoredToken
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler, log_probs
+from swiftspec.engine.requests import Task
 from swiftspec.files.document import ModelRef
 from swiftspec.models.spec import model_directory
 from swiftspec.policies import Layout, Policy, Request, make_policy
@@ -98,7 +99,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelRef, ModelRef]
 
 def ended(engine: Launcher, policy: Policy, prompt: tuple[int, ...]) -> Generation:
     request = Request(prompt=prompt, max_new_tokens=1 if policy is SCORING else 40)
-    stream = engine.stream(policy, request, request_id="", sampler=Sampler())
+    stream = engine.stream(policy, Task(prompt_id="", request=request), sampler=Sampler())
     try:
         while True:
             next(stream)

@@ -29,7 +29,7 @@ from swiftspec.cli import console
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.placement import Placement
-from swiftspec.engine.requests import RequestOptions
+from swiftspec.engine.requests import Task
 from swiftspec.files.document import ModelRef
 from swiftspec.policies import Layout, Request, make_policy
 from swiftspec.policies.effects import Role
@@ -242,14 +242,8 @@ def _decode(
     note: Callable[[tuple[int, ...]], None] = lambda _: None,
     is_over: threading.Event | None = None,
 ) -> tuple[int, ...]:
-    stream = launcher.stream(
-        make_policy("autoregressive"),
-        Request(prompt=prompt, max_new_tokens=num_tokens),
-        request_id="",
-        sampler=Sampler(),
-        options=RequestOptions(tenant=tenant),
-        interrupted=is_over,
-    )
+    task = Task(prompt_id="", request=Request(prompt=prompt, max_new_tokens=num_tokens), tenant=tenant)
+    stream = launcher.stream(make_policy("autoregressive"), task, sampler=Sampler(), interrupted=is_over)
     try:
         while True:
             note(next(stream))

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from swiftspec.artifacts.prompts import read_prompts, spread
-from swiftspec.engine.tasks import EncodedPrompts
+from swiftspec.engine.tasks import encoded_prompts
 from swiftspec.models.spec import model_directory
 from tools.real_size.peers import CLASSES, Peers, Start
 
@@ -40,7 +40,7 @@ def expanded(folder: Path) -> tuple[Path, Path]:
 def write_prompts(folder: Path, target: Path) -> Path:
     """The token ids of some bundled prompts."""
     texts = spread(read_prompts(Path(model_directory("demo/prompts")) / "validate.jsonl"), NUM_PROMPTS)
-    ids = [list(map(int, tokens)) for _, tokens in EncodedPrompts.of(texts, model=str(target))]
+    ids = [list(map(int, tokens)) for _, tokens in encoded_prompts(texts, model=str(target))]
     path = folder / "prompts.json"
     path.write_text(json.dumps(ids))
     return path

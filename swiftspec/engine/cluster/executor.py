@@ -1,4 +1,4 @@
-"""Executor that places an engine's processes on hosts, which whoever has machines starts: Ray, torchrun, a test."""
+"""Processes of an engine on hosts, which whoever has machines starts: Ray, torchrun, a test."""
 
 import secrets
 import time
@@ -6,18 +6,95 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
 from swiftspec.devices.local import Device
 from swiftspec.engine.channel.curve import Curve
 from swiftspec.engine.cluster.connections import Listener, Spare
 from swiftspec.engine.cluster.host import this_machine
-from swiftspec.engine.cluster.remote_worker import RemoteWorker, WorkerPlace
+from swiftspec.engine.process.clocks import LeastDelay, TimedMessage
 from swiftspec.engine.process.pipes import PipeEnd
-from swiftspec.engine.process.protocol import Setup, WorkerSpec
-from swiftspec.engine.process.worker_handle import Worker
+from swiftspec.engine.process.protocol import Command, EndReport, Report, Setup, WorkerSpec
+from swiftspec.engine.process.worker_handle import Worker, WorkerLostError, as_reports
 
 KEY_BYTES = 32
 _LOOK_EVERY_S = 0.05
+
+
+class WorkerPlace(NamedTuple):
+    """A place for a worker: its connection, its node, and its setup with the devices there."""
+
+    pipe: PipeEnd
+    node: str
+    setup: Setup
+    has_own_clock: bool
+
+
+class RemoteWorker(Worker):
+    """A worker that is started as soon as `place` gives its slot a host; reports have our times."""
+
+    def __init__(self, setup: Setup, place: Callable[[], WorkerPlace | None]) -> None:
+        super().__init__(setup)
+        self._place = place
+        self._pipe: PipeEnd | None = None
+        self._delay = LeastDelay()  # of its messages
+        self._has_own_clock = False
+        self._ahead_s = 0.0  # of its clock
+        self._begin()
+
+    def _begin(self) -> None:
+        if (placed := self._place()) is not None:
+            self._pipe, self.node, self.setup, self._has_own_clock = placed
+            self._pipe.send(self.setup)
+
+    def send(self, command: Command) -> None:
+        if self._pipe is not None:
+            self._pipe.send(TimedMessage(command, time.perf_counter(), None))
+
+    def poll(self) -> bool:
+        if self._pipe is None:
+            self._begin()
+        return bool(self._reports) or (self._pipe is not None and self._pipe.poll())
+
+    def _take(self) -> Sequence[Report]:
+        assert self._pipe is not None, "something came"
+        try:
+            timed: TimedMessage = self._pipe.take()
+        except EOFError as error:
+            why = f"the {self.setup.name} process on {self.node} ended, or its node has gone"
+            raise WorkerLostError(why, was_started=True) from error
+        self._delay.note(timed.sent_s, time.perf_counter())
+        if self._has_own_clock and timed.delay_s is not None and self._delay.seconds is not None:
+            # There and back took the same time, as far as is known: what differs is the clocks' difference, twice.
+            self._ahead_s = (timed.delay_s - self._delay.seconds) / 2
+        return list(map(self._in_our_time, as_reports(timed.message)))
+
+    def _in_our_time(self, report: Report) -> Report:
+        if not isinstance(report, EndReport):
+            return report
+        ahead_s = self._ahead_s
+        spans = [span._replace(start_s=span.start_s - ahead_s, end_s=span.end_s - ahead_s) for span in report.spans]
+        return replace(report, spans=spans)
+
+    def fileno(self) -> int | None:
+        return None if self._pipe is None else self._pipe.fileno()
+
+    def hang_up(self) -> None:
+        """Let it end; its host takes care of that, before it starts another."""
+        self._place = lambda: None
+        if self._pipe is not None:
+            self._pipe.close()
+
+    kill = close = hang_up
+
+    @property
+    def state(self) -> str:
+        return "waiting for a node with room" if self._pipe is None else f"on {self.node}"
+
+    @property
+    def has_ended(self) -> bool:
+        """True: nothing here waits for it."""
+        return True
 
 
 class ClusterExecutor(AbstractContextManager["ClusterExecutor"]):

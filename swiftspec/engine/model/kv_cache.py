@@ -27,7 +27,7 @@ class KVCache:
     data: [layers, 2 (keys, values), kv_heads, slots, head_dim]. Keys of `key_block` neighbouring slots lie transposed:
         [.., slots / key_block, head_dim, key_block].
     capacity: slots that may be used; `spare` more can be written to.
-    prefix_length, tree_length: slots in use: the prefix first, then the tree.
+    prefix_length, tree_length: slots in use: the prefix first, then the tree, of at most `tree_slots` nodes.
     features: fp32 [capacity, feature_size]: what a head reads of each slot, see `FeatureTaps`; moved with keys and
         values.
     tenant: whose sequence it is: number of a tenant, or 0 for the model itself.
@@ -54,7 +54,7 @@ class KVCache:
             blocks = (num_slots // key_block, spec.head_dim, key_block)
             self._keys = self.data[:, 0].view(spec.num_layers, spec.num_kv_heads, *blocks).numpy()
         self.features = torch.zeros(capacity, feature_size, device=device)
-        self.capacity = capacity
+        self.capacity = self.tree_slots = capacity
         self.prefix_length = 0
         self.tree_length = 0
         self.tenant = 0
@@ -75,14 +75,12 @@ class KVCache:
             )
 
     def require_tree_room(self, num_rows: int) -> None:
-        """ValueError unless the tree may grow by `num_rows` nodes."""
+        """ValueError unless `num_rows` more slots are free, and the tree may grow by as many."""
         self.require_room(num_rows)
-
-    def require_prefix_room(self, num_tokens: int) -> None:
-        """ValueError unless the prefix may grow by `num_tokens` tokens, which it may not while there is a tree."""
-        if self.tree_length:
-            raise ValueError(f"cache holds a tree of {self.tree_length} slots; expected none at prefill")
-        self.require_room(num_tokens)
+        if self.tree_length + num_rows > self.tree_slots:
+            raise ValueError(
+                f"cache has {self.tree_slots} tree slots; {self.tree_length} in use and {num_rows} more do not fit"
+            )
 
     def extend_prefix(self, num_rows: int) -> None:
         """Count rows written after the prefix as verified. Only while the tree is empty."""
@@ -142,7 +140,9 @@ def checked_caches(batch: ForwardBatch, caches: Sequence[_KVCache], *, vocab_siz
         cache = cache_of(entry.sequence, caches)
         try:
             if isinstance(entry, Chunk):
-                cache.require_prefix_room(len(entry.tokens))
+                if cache.tree_length:
+                    raise ValueError(f"cache holds a tree of {cache.tree_length} slots; expected none at prefill")
+                cache.require_room(len(entry.tokens))
                 _require_range("token", entry.tokens, vocab_size)
             else:
                 cache.require_tree_room(len(entry.rows))

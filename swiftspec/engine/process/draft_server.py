@@ -4,8 +4,7 @@ import gc
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +18,6 @@ from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.forward_batch import Model
 from swiftspec.engine.model.models import load_models
 from swiftspec.engine.model.sampling.sampler import Sampler
-from swiftspec.engine.process.garbage import RequestGarbage
 from swiftspec.files.document import ModelRef
 from swiftspec.files.reading import brief
 from swiftspec.policies.effects import Message, ProbeReply, Role, Subtree, Verdict
@@ -50,30 +48,24 @@ class DraftStats:
     losses: int = 0
 
 
-@contextmanager
-def loaded_draft(
+def load_draft(
     draft: ModelRef, *, device: Device, devices: Sequence[int], max_context: int, num_requests: int
-) -> Iterator[Model]:
-    """A draft that is warm, on a GPU or on cores that are this thread's meanwhile. ValueError if it does not load."""
-    allowed, num_threads = os.sched_getaffinity(0), torch.get_num_threads()
+) -> Model:
+    """A draft that is warm, on a GPU, or on cores that are this process's from now on. ValueError if it cannot load."""
     if device == "cpu":
         os.sched_setaffinity(0, set(devices))
     torch.set_num_threads(len(devices) if device == "cpu" else 1)
-    try:
-        model = load_models(
-            {Role.DRAFT: draft},
-            max_context=max_context,
-            tree_slots=TREE_SLOTS[device],
-            num_sequences=num_requests,
-            device="cpu" if device == "cpu" else f"cuda:{devices[0]}",
-        )[Role.DRAFT]
-        model.warm_up(_WARM_ROWS)
-        if model.has_own_threads:
-            torch.set_num_threads(1)
-        yield model
-    finally:
-        os.sched_setaffinity(0, allowed)
-        torch.set_num_threads(num_threads)
+    model = load_models(
+        {Role.DRAFT: draft},
+        max_context=max_context,
+        tree_slots=TREE_SLOTS[device],
+        num_sequences=num_requests,
+        device="cpu" if device == "cpu" else f"cuda:{devices[0]}",
+    )[Role.DRAFT]
+    model.warm_up(_WARM_ROWS)
+    if model.has_own_threads:
+        torch.set_num_threads(1)
+    return model
 
 
 class DraftServer:
@@ -93,7 +85,6 @@ class DraftServer:
         self._drafts: dict[int, ServedDraft] = {}
         self._peers: dict[int, _CountedPeer] = {}
         self._look_at_s = 0.0
-        self._garbage = RequestGarbage()
         self.stats = DraftStats()
 
     def __len__(self) -> int:
@@ -112,7 +103,7 @@ class DraftServer:
                     self._driver.advance()
                     self._driver.step()
                     is_idle = not len(self)
-                    self._garbage.collect(is_idle=is_idle and not was_idle)
+                    self._driver.collect_garbage(is_idle=is_idle and not was_idle)
                     if is_idle and not self._channel.knocking:
                         self.wait(None)
         finally:
@@ -164,7 +155,6 @@ class DraftServer:
     def _note_end(self, number: int, _spans: list[Span], _rows_asked: int, error: Exception | None) -> None:
         if error is not None:
             _log.warning("a request goes on without drafts: %s (%s)", type(error).__name__, brief(error))
-        self._garbage.note_end()
         self._channel.close(number)
         self._free.append(self._sequence_of.pop(number))
         self.stats.requests += self._peers.pop(number).has_verdict

@@ -72,11 +72,6 @@ class Setup(WorkerSpec):
     silent: bool = False
 
     @property
-    def is_remote(self) -> bool:
-        """Whether the process is on another machine than the launcher, or may be."""
-        return self.curve is not None
-
-    @property
     def num_threads(self) -> int:
         """Torch's threads; launching kernels needs one."""
         return len(self.devices) if self.device == "cpu" else 1
@@ -90,7 +85,7 @@ class Generate:
     patience_s, fallback: as of `DraftRecovery`.
     alone: to a target: the draft is known to be gone. To a draft: the request is running without it.
     peers: groups of the other role that it exchanges messages with, in the order in which programs count them.
-    tpot_s, tenant: as of `RequestOptions`.
+    tpot_s, tenant: as of `Task`.
     """
 
     number: int

@@ -4,9 +4,10 @@ import logging
 import signal
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol, Self
 
-from swiftspec.engine.process.fork_server_client import ForkServer
+from swiftspec.engine.process.fork_server_client import ForkedProcess, ForkServer
 from swiftspec.engine.process.pipes import PipeEnd, pipe
 from swiftspec.engine.process.protocol import Command, FailureReport, Report, Setup
 from swiftspec.engine.process.timeouts import is_stopped
@@ -30,7 +31,11 @@ class Worker(Protocol):
     """A started process. node: of the machine that it runs on; empty if the launcher started it on its own."""
 
     setup: Setup
-    node: str
+    node: str = ""
+    _reports: deque[Report]
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup, self._reports = setup, deque()
 
     def send(self, command: Command) -> None:
         """Send a command, without waiting; does nothing if it is gone."""
@@ -40,6 +45,19 @@ class Worker(Protocol):
 
     def receive(self) -> Report:
         """Its next report. ValueError with its sentence if the user's input was at fault, else EngineError."""
+        while not self.poll():
+            time.sleep(_LOOK_EVERY_S)
+        if not self._reports:
+            self._reports.extend(self._take())
+        report = self._reports.popleft()
+        if isinstance(report, FailureReport):
+            if report.trace:
+                _log.error("%s\n%s", report.sentence, report.trace)
+            raise (ValueError if report.is_user_error else EngineError)(report.sentence)
+        return report
+
+    def _take(self) -> Sequence[Report]:
+        """The reports of its next message. WorkerLostError if it has ended without one."""
 
     def fileno(self) -> int | None:
         """Descriptor that is readable when `poll` is true, if there is one."""
@@ -62,31 +80,13 @@ class Worker(Protocol):
         """Hang up, and end the process if that does not; waits for its end for a limited time."""
 
 
-class StartedProcess(Protocol):
-    """The operating system's process of a worker, such as one requested from the fork server."""
-
-    refusal: str  # why there is none
-
-    @property
-    def pid(self) -> int | None: ...  # once it is known
-    @property
-    def has_ended(self) -> bool: ...
-    def attend(self) -> None: ...
-    def exit_code(self, *, within_s: float) -> int | None: ...
-    def await_end(self, *, within_s: float) -> bool: ...
-    def kill(self) -> None: ...
-
-
 class LocalWorker(Worker):
     """A process of this machine, and the launcher's end of its pipe."""
 
-    node = ""
-
-    def __init__(self, setup: Setup, process: StartedProcess, end: PipeEnd) -> None:
-        self.setup = setup
+    def __init__(self, setup: Setup, process: ForkedProcess, end: PipeEnd) -> None:
+        super().__init__(setup)
         self._process = process
         self._pipe = end
-        self._reports: deque[Report] = deque()
         end.send(setup)
 
     @classmethod
@@ -112,16 +112,11 @@ class LocalWorker(Worker):
             self._process.attend()
         return bool(self._reports) or self._pipe.poll()
 
-    def receive(self) -> Report:
-        while not self.poll():
-            time.sleep(_LOOK_EVERY_S)
-        if not self._reports:
-            try:
-                sent: Report | list[Report] = self._pipe.take()
-            except EOFError as error:
-                raise self._lost() from error
-            self._reports.extend(sent if isinstance(sent, list) else [sent])
-        return check_report(self._reports.popleft())
+    def _take(self) -> Sequence[Report]:
+        try:
+            return as_reports(self._pipe.take())
+        except EOFError as error:
+            raise self._lost() from error
 
     def _lost(self) -> WorkerLostError:
         code = self._process.exit_code(within_s=ENDS_WITHIN_S)
@@ -157,13 +152,8 @@ class LocalWorker(Worker):
             self._process.await_end(within_s=_KILLED_WITHIN_S)
 
 
-def check_report(report: Report) -> Report:
-    """The report; raises if it says that the process failed."""
-    if isinstance(report, FailureReport):
-        if report.trace:
-            _log.error("%s\n%s", report.sentence, report.trace)
-        raise (ValueError if report.is_user_error else EngineError)(report.sentence)
-    return report
+def as_reports(message: Report | list[Report]) -> list[Report]:
+    return message if isinstance(message, list) else [message]
 
 
 def _fate(code: int | None) -> str:

@@ -20,7 +20,6 @@ from swiftspec.engine.model.drafts.features import FeatureReceiver, Features, Fe
 from swiftspec.engine.model.forward_batch import Model
 from swiftspec.engine.model.sampling.chain_sampler import ChainSampler
 from swiftspec.engine.model.sampling.rejection_sampler import RejectionSampler
-from swiftspec.engine.process.garbage import RequestGarbage
 from swiftspec.engine.process.protocol import (
     Cancel,
     CommitReport,
@@ -78,7 +77,6 @@ class WorkerLoop:
         self._has_committed: set[int] = set()  # requests that have reported tokens
         self._recoveries: dict[int, Recoverable] = {}
         self._earlier = SharedOutputs()
-        self._garbage = RequestGarbage()
 
     def run(self) -> None:
         """Serve. EOFError when the launcher hangs up."""
@@ -89,7 +87,7 @@ class WorkerLoop:
             self._send_reports()
             self._driver.step()
             is_idle = not len(self._driver)
-            self._garbage.collect(is_idle=is_idle)
+            self._driver.collect_garbage(is_idle=is_idle)
             if is_idle and self._earlier:
                 gc.freeze()  # trees without cycles, which every later collection would walk through
 
@@ -190,7 +188,6 @@ class WorkerLoop:
             EndReport(number, spans, losses=losses, alone_s=alone_s, rows_asked=rows_asked, fault=fault)
         )
         self._has_committed.discard(number)
-        self._garbage.note_end()
         self._is_urgent = True
 
     def _send_reports(self) -> None:

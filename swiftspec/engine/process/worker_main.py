@@ -10,7 +10,7 @@ import select
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 
 import torch
@@ -19,10 +19,9 @@ from swiftspec.engine.channel.zmq_channel import Channel
 from swiftspec.engine.model.drafts.block_drafter import BlockRunner
 from swiftspec.engine.model.drafts.features import Features, most_payload_bytes
 from swiftspec.engine.model.drafts.head_runner import HeadRunner
-from swiftspec.engine.model.drafts.vocabulary import with_vocabulary
 from swiftspec.engine.model.forward_batch import Model
 from swiftspec.engine.model.memory import trim_memory
-from swiftspec.engine.model.models import Models, load_models
+from swiftspec.engine.model.models import Models, load_models, with_vocabulary
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.engine.model.sampling.chain_sampler import most_proposal_bytes
 from swiftspec.engine.model.sharded_model import ShardedModel, follow
@@ -45,20 +44,18 @@ def serve(connection: Connection, *, launcher: int | None = None) -> None:
     obey(connection, launcher=launcher)
 
 
-def obey(
-    connection: Connection, *, launcher: int | None = None, loading: AbstractContextManager[object] | None = None
-) -> None:
-    """Serve one role in this thread. loading: a lock held while its models load, if another thread has a role."""
+def obey(connection: Connection, *, launcher: int | None = None) -> None:
+    """Serve one role in this thread."""
     try:
         setup: Setup = connection.recv()
     except (EOFError, OSError):
         return  # the launcher hung up before any command, or its machine vanished
     _end_with_launcher(connection, launcher)
-    if setup.is_remote:
+    if setup.curve is not None:  # it may be on another machine, with another clock
         connection = TimedConnection(os.dup(connection.fileno()))
     os.sched_setaffinity(0, cores_of(setup))
     try:
-        _serve(connection, setup, loading or nullcontext())
+        _serve(connection, setup)
     except (EOFError, BrokenPipeError, ConnectionResetError, TimeoutError):
         pass  # the launcher is gone
     except Exception as error:  # noqa: BLE001 - the launcher must be told, whatever it is
@@ -98,14 +95,13 @@ def _end_with_launcher(connection: Connection, launcher: int | None) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def _serve(connection: Connection, setup: Setup, loading: AbstractContextManager[object]) -> None:
+def _serve(connection: Connection, setup: Setup) -> None:
     torch.set_num_threads(setup.num_threads)
     device = "cpu" if setup.device == "cpu" else f"cuda:{setup.devices[0]}"
     if setup.device != "cpu":
         torch.cuda.set_device(device)
     tp_group = TPGroup.join(setup.tp_group, rank=setup.rank, size=setup.size, device=device, curve=setup.curve)
-    with loading:
-        models = _loaded(setup, tp_group, device)
+    models = _loaded(setup, tp_group, device)
     trim_memory()
     gc.disable()  # a garbage collection would make a round much longer
     gc.freeze()

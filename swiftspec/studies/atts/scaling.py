@@ -244,12 +244,12 @@ def drawn_scripts(
 
     Tokens of a question are counted by the target's tokenizer, where it is at hand; else a token has four characters.
     """
-    from swiftspec.engine.tasks import EncodedPrompts
+    from swiftspec.engine.tasks import encoded_prompts
     from swiftspec.studies.atts.scripts import drawn_scripts as drawn
 
     texts, model = read_texts(questions, limit), read_plan(target).plan.target.model
     if is_model_directory(model):
-        counted = [(name, len(tokens)) for name, tokens in EncodedPrompts.of(texts, model=model)]
+        counted = [(name, len(tokens)) for name, tokens in encoded_prompts(texts, model=model)]
     else:
         counted = [(text.prompt_id, max(1, len(text.text) // _TOKEN_CHARACTERS)) for text in texts]
     return drawn(counted, options, drawing)

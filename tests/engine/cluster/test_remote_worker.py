@@ -6,7 +6,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from swiftspec.engine.cluster.remote_worker import RemoteWorker, WorkerPlace
+from swiftspec.engine.cluster.executor import RemoteWorker, WorkerPlace
 from swiftspec.engine.process.clocks import TimedMessage
 from swiftspec.engine.process.pipes import PipeEnd
 from swiftspec.engine.process.protocol import Cancel, EndReport, FailureReport, Setup

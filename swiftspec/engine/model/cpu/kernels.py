@@ -5,7 +5,7 @@ many threads run it. R rows, H query heads, G key/value heads, D head dimension,
 """
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -184,16 +184,16 @@ class KernelLayers:
             self._library.layers(forward.work.step_pointer, layers[0], layers[-1] + 1, self._num_threads)
             return
         for layer in layers:
-            forward.residual += self._attention(forward, layer)
-            forward.residual += self._feed_forward(forward, layer)
+            forward.residual += self._update(self._library.attention, forward, layer)
+            forward.residual += self._update(self._library.feed_forward, forward, layer)
 
     def run_grouped(self, forward: _Forward) -> None:
         """All layers, in groups whose attention reads the input of the group's first: EasySpec gives each a device."""
         for group in layer_groups(range(self._spec.num_layers)):
-            updates = [self._attention(forward, layer) for layer in group]
+            updates = [self._update(self._library.attention, forward, layer) for layer in group]
             for layer, update in zip(group, updates, strict=True):
                 forward.residual += update
-                forward.residual += self._feed_forward(forward, layer)
+                forward.residual += self._update(self._library.feed_forward, forward, layer)
 
     def logits(self, forward: _Forward) -> Tensor:
         """Logits [rows, V] of the rows that are to have them; on other ranks than a TP group's first, a part of V."""
@@ -205,12 +205,8 @@ class KernelLayers:
     def routes(self) -> Tensor | None:
         return self._workspace.routes().clone() if self._spec.experts else None
 
-    def _attention(self, forward: _Forward, layer: int) -> Tensor:
+    def _update(self, part: Callable[..., None], forward: _Forward, layer: int) -> Tensor:
+        """What a layer's attention or feed-forward part adds to the residual stream, on all ranks together."""
         update = torch.zeros_like(forward.residual)
-        self._library.attention(forward.work.step_pointer, layer, update.data_ptr(), self._num_threads)
-        return self._tp_group.all_reduce(update)
-
-    def _feed_forward(self, forward: _Forward, layer: int) -> Tensor:
-        update = torch.zeros_like(forward.residual)
-        self._library.feed_forward(forward.work.step_pointer, layer, update.data_ptr(), self._num_threads)
+        part(forward.work.step_pointer, layer, update.data_ptr(), self._num_threads)
         return self._tp_group.all_reduce(update)

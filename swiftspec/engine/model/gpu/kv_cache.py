@@ -150,10 +150,10 @@ class GpuKVCache(KVCache):
             expected = "at least one" if limit is None else f"1 to {limit}, which the kernels' masks hold"
             raise ValueError(f"tree_slots is {tree_slots}; expected {expected}")
         num_words = -(-tree_slots // _WORD_BITS)
-        self.tree_slots = num_words * _WORD_BITS
         # Zeros, in spare slots too: masks multiply, so a hidden value must not be a NaN.
-        spare = max(self.tree_slots, CAPTURE_SIZES[-1])
+        spare = max(num_words * _WORD_BITS, CAPTURE_SIZES[-1])
         super().__init__(spec, capacity=capacity, dtype=dtype, spare=spare, device=pool.device)
+        self.tree_slots = num_words * _WORD_BITS
         self.workspace = ops.tree_attention_workspace(CAPTURE_SIZES[-1], spec.num_heads, self.data[0, 0])
         self.rows = InputBatch(num_words=num_words, device=pool.device)
         self.replays: dict[tuple[ForwardKind, int], Replay[ForwardState]] = {}
@@ -164,14 +164,6 @@ class GpuKVCache(KVCache):
             lambda: ops.keep_slots(self.data, moves.slots_K, moves.lengths_2, moves.num_verified), pool
         )
         self._move((), 0)  # captured while there is nothing to move, because capturing runs it more than once
-
-    def require_tree_room(self, num_rows: int) -> None:
-        """ValueError unless `num_rows` more slots are free, and the tree may grow by as many."""
-        super().require_tree_room(num_rows)
-        if self.tree_length + num_rows > self.tree_slots:
-            raise ValueError(
-                f"cache has {self.tree_slots} tree slots; {self.tree_length} in use and {num_rows} more do not fit"
-            )
 
     def _move(self, slots: Sequence[int], first: int) -> None:
         self._moves.send(

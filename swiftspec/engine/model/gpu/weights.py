@@ -5,7 +5,7 @@ Norm weights stay separate, since the kernel that normalises multiplies anyway, 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,19 +14,11 @@ from swiftspec.engine.model.weights.checkpoint import ROUTER, network_names
 from swiftspec.errors import FieldError
 from swiftspec.models.spec import ModelSpec
 
+if TYPE_CHECKING:  # loads Triton
+    from swiftspec.kernels.quantised_gemm import Fp8Weight, Int4Weight
 
-class Quantised(Protocol):
-    """A weight stored in fewer bits than it is multiplied in, as defined in kernels.quantised_gemm."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(N, K)."""
-
-    def dequantise(self) -> Tensor:
-        """The numbers it stands for, [N, K]."""
-
-
-Weight = Tensor | Quantised
+Quantised: TypeAlias = "Fp8Weight | Int4Weight"  # stored in fewer bits than it is multiplied in
+Weight: TypeAlias = "Tensor | Quantised"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,9 +161,7 @@ def build_weight(weight_NK: Tensor, weight_format: WeightFormat) -> Weight:
         return weight_NK
     from swiftspec.kernels.quantised_gemm import Fp8Weight, Int4Weight
 
-    kinds: dict[str, type[Fp8Weight] | type[Int4Weight]] = {"fp8": Fp8Weight, "int4": Int4Weight}
-    quantised: Quantised = kinds[weight_format.quantised].quantise(weight_NK)
-    return quantised
+    return (Fp8Weight if weight_format.quantised == "fp8" else Int4Weight).quantise(weight_NK)
 
 
 def _is_packable(num_inputs: int, weight_format: WeightFormat) -> bool:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from swiftspec.engine.model.forward_batch import as_candidates
 from swiftspec.engine.model.sampling.paths import CachedPaths, Path, parent_slot
-from swiftspec.engine.model.sampling.rejection_sampler import COINS, Proposal, accept
+from swiftspec.engine.model.sampling.rejection_sampler import COINS, Proposal, accept, drawn
 from swiftspec.engine.model.sampling.sampler import Floats, Sampler, gumbel, stream, top_candidates
 from swiftspec.policies.effects import Candidates, Message, Role, Row, Subtree
 
@@ -73,16 +73,10 @@ class ChainSampler:
     def propose(self, rows: Sequence[Row], logits: Tensor, num_candidates: int) -> tuple[Candidates, ...]:
         """Candidates of each draft row, in the order drawn; log-probs of the most likely tokens, drawn or not."""
         law = self._restricted(self._sampler.scores(logits)).softmax(dim=-1)
-        noisy = self._sampler.add_noise(law.log(), [row.position for row in rows])
-        best = noisy.topk(min(num_candidates, law.shape[1]), dim=-1)
-        counts = (best.values > -torch.inf).sum(dim=-1).tolist()
-        log_probs = law.topk(best.indices.shape[1], dim=-1).values.log().tolist()
-        answers = []
-        for index, (row, path) in enumerate(zip(rows, self._cache.forward(rows), strict=True)):
-            tokens = tuple(best.indices[index, : counts[index]].tolist())
-            self.held[path] = Held(row.position, row.token, Proposal(tokens, law[index].numpy().copy()))
-            answers.append(Candidates(tokens, tuple(log_probs[index][: len(tokens)])))
-        return tuple(answers)
+        answers = drawn(law, self._sampler.add_noise(law.log(), [row.position for row in rows]), num_candidates)
+        for row, path, answer, own in zip(rows, self._cache.forward(rows), answers, law.numpy(), strict=True):
+            self.held[path] = Held(row.position, row.token, Proposal(answer.tokens, own.copy()))
+        return answers
 
     def guess(self, rows: Sequence[Row], logits: Tensor, num_candidates: int) -> tuple[Candidates, ...]:
         """The likeliest tokens after each draft row. After a rejection nothing is known of the target's noise."""

@@ -43,15 +43,18 @@ class Proposal(NamedTuple):
     shares: Floats
 
 
-def draw(shares: Tensor, num_tokens: int, generator: np.random.Generator) -> list[tuple[int, ...]]:
+def drawn(shares: Tensor, noisy: Tensor, num_tokens: int) -> tuple[Candidates, ...]:
     """Tokens of each row by its shares [R, V], without replacement, in the order of drawing; fewer if shares run out.
 
-    The largest sums of log-probs and Gumbel noise are such a sample (Kool et al., arXiv 1903.06059).
+    Their log-probs are those of the most likely tokens, drawn or not.
+
+    noisy: log-probs and Gumbel noise, whose largest sums are such a sample (Kool et al., arXiv 1903.06059).
     """
-    noise = torch.from_numpy(gumbel(generator, tuple(shares.shape)))
-    best = (shares.log() + noise).topk(min(num_tokens, shares.shape[1]), dim=-1)
-    possible = (best.values > -torch.inf).sum(dim=-1).tolist()
-    return [tuple(tokens[:count]) for tokens, count in zip(best.indices.tolist(), possible, strict=True)]
+    best = noisy.topk(min(num_tokens, shares.shape[1]), dim=-1)
+    counts = (best.values > -torch.inf).sum(dim=-1).tolist()
+    log_probs = shares.topk(best.indices.shape[1], dim=-1).values.log().tolist()
+    rows = zip(best.indices.tolist(), log_probs, counts, strict=True)
+    return tuple(Candidates(tuple(tokens[:count]), tuple(probs[:count])) for tokens, probs, count in rows)
 
 
 def accept(
@@ -118,13 +121,12 @@ class RejectionSampler:
         the tree's shape, depend on another's.
         """
         shares = self._sampler.scores(logits).softmax(dim=-1)
-        drawn = draw(shares, num_candidates, self._generator)
+        noise = torch.from_numpy(gumbel(self._generator, tuple(shares.shape)))
+        answers = drawn(shares, shares.log() + noise, num_candidates)
         # Copies: a view of one row would keep the whole forward's in memory.
-        self.enter(rows, (Proposal(tokens, row.copy()) for tokens, row in zip(drawn, shares.numpy(), strict=True)))
-        logprobs = shares.topk(min(num_candidates, shares.shape[1]), dim=-1).values.log().tolist()
-        return tuple(
-            Candidates(tokens, tuple(best[: len(tokens)])) for tokens, best in zip(drawn, logprobs, strict=True)
-        )
+        laws = [row.copy() for row in shares.numpy()]
+        self.enter(rows, [Proposal(answer.tokens, law) for answer, law in zip(answers, laws, strict=True)])
+        return answers
 
     def choose(self, rows: Sequence[Row], logits: Tensor) -> tuple[int, ...]:
         """The target's token of each row: an accepted child, or a draw."""
@@ -138,5 +140,5 @@ class RejectionSampler:
                     scores[index] = torch.from_numpy(left).log()
                 else:
                     accepted[index] = token
-        drawn = self._sampler.draw(scores, [row.position for row in rows])
-        return tuple(accepted.get(index, token) for index, token in enumerate(drawn))
+        tokens = self._sampler.draw(scores, [row.position for row in rows])
+        return tuple(accepted.get(index, token) for index, token in enumerate(tokens))
