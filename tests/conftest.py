@@ -40,7 +40,6 @@ LONGEST = (
     "server/test_robustness.py",
     "cli/test_faults.py",
     "engine/cluster/test_torchrun.py",
-    "simulator/test_replay.py",
     "validation/published/test_loads.py",
     "planner/under_load/test_engine_plans.py",
     "demo/test_pair.py",

@@ -140,7 +140,6 @@ class SimulatedLoad:
     draft_share, verify_share: shares of the time in which the models computed; their devices' mean where there are
         several groups.
     method: how it was simulated: one of `EVENTS` and `RECORDED_ROUNDS`, which have no timelines.
-    num_replayed: requests that replayed recorded rounds among events, counted again if they gave way.
     num_repeated: requests that begin with a traced prompt that an earlier one had.
     cache: of another engine than this package's, which has no prefix cache.
     """
@@ -153,7 +152,6 @@ class SimulatedLoad:
     draft_share: float = 0.0
     verify_share: float = 0.0
     method: str = EVENTS
-    num_replayed: int = 0
     num_repeated: int = 0
     cache: CacheUse | None = None
 

@@ -34,9 +34,8 @@ class LoadOptions(ReplicaCounts):
         `artifacts.candidate.usual_gather_s`.
     control: how much is drafted and verified under load: `fixed:K`, `goodput`, `goodput-per-request`, `worth`, `slo`,
         or `none`: all that the policy asks for. If None, as planned.
-    replay: whether simulated requests replay rounds that were recorded of requests alone, instead of growing trees. If
-        None, where models share devices, and elsewhere where there are more than 1000 requests. Policies whose rounds
-        cannot be recorded are always simulated in full.
+    replay: whether simulated requests replay rounds that were recorded of requests alone, where these do not depend on
+        the load; they do if None.
     """
 
     max_running: int = Field(default=8, ge=1)

@@ -59,7 +59,7 @@ SCHEDULER: Final[Mapping[str, Setting]] = {
 }
 SIMULATOR: Final[Mapping[str, Setting]] = {
     **SCHEDULER,
-    "replay": Setting(bool, 0, "whether recorded rounds are replayed, or every tree is grown"),
+    "replay": Setting(bool, 0, "false: grow every tree, where recorded rounds would do"),
     "earlier_outputs": _EARLIER,
 }
 SERVER: Final[Mapping[str, Setting]] = {

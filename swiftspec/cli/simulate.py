@@ -113,12 +113,6 @@ def _simulate_load(
         console.paragraph("This package's engine has no prefix cache and reads the prompts whole.")
     if assumed is not None:
         console.paragraph(compared(assumed, candidate.policy))
-    if simulated.num_replayed:
-        console.paragraph(
-            "Requests replay rounds that were recorded of the first ones. Against simulations in full (--set "
-            "replay=false), mean TPOT and end-to-end times were within 4 % for the policies in "
-            "docs/log/2026-11-26-recorded-rounds.md."
-        )
     planned_for = planned.plan.under_load.engine if planned.plan.under_load else None
     if engine is None and planned_for:
         console.note(f"The plan was made for {planned_for}; --engine serves as it does")
@@ -129,7 +123,6 @@ def _simulate_load(
         "mean_batch": simulated.mean_batch,
         "busy_fraction": simulated.busy_fraction,
         "method": simulated.method,
-        "num_replayed": simulated.num_replayed,
         "cache": None if simulated.cache is None else simulated.cache.model_dump(mode="json"),
     }
     if earlier_outputs is not None:  # in full, as the other was

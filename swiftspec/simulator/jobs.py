@@ -67,13 +67,9 @@ class ServedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingRun:
-    """Everything that was served, the steps of all device groups in order of time, and when the last request ended.
-
-    num_replayed: requests that replayed rounds, counted again if they gave way.
-    """
+    """Everything that was served, the steps of all device groups in order of time, and when the last request ended."""
 
     requests: tuple[ServedRequest, ...]
     steps: tuple[ComputedStep, ...]
     num_refused: int
     end_s: float
-    num_replayed: int = 0

@@ -16,9 +16,6 @@ from swiftspec.simulator.serving import Job, ServingRun
 from swiftspec.simulator.setup import Setup
 from swiftspec.timing.steps import Latencies
 
-_MOST_FULL = 1000  # requests that are simulated in full by default
-_NUM_RECORDED = 200
-
 
 def serve_workload(
     setup: Setup,
@@ -50,12 +47,10 @@ def serve_workload(
     serving = setup.serving(latencies, trace, options)
     limits = {each.name: each for each in goal.classes}
     jobs = _jobs(workload, limits, trace, seed)
-    is_replay = len(workload.requests) > _MOST_FULL if options.replay is None else options.replay
     run = serving.run(
         jobs,
         num_clients=workload.arrivals.num_clients if workload.is_closed else None,
         seed=seed,
-        num_recorded=_NUM_RECORDED if is_replay else 0,
         replicas=replicas,
         done=done,
     )
@@ -121,6 +116,5 @@ def _result(run: ServingRun, limits: Mapping[str, RequestClass], *, target_group
         busy_fraction=float(seconds.sum() / run.end_s / target_groups),
         draft_share=of_model[Role.DRAFT],
         verify_share=of_model[Role.TARGET] / target_groups,
-        num_replayed=run.num_replayed,
         num_repeated=len(served) - len({request.job.prompt_index for request in served}),
     )

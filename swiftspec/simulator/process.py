@@ -31,12 +31,10 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.simulator.latency import ForwardTimes, LatencySampler
 from swiftspec.simulator.oracle import TraceOracle
-from swiftspec.simulator.replay import CountingOracle
 from swiftspec.timing.steps import hop_rows
 from swiftspec.timing.timeline import Phase, Span
 
 Events = Generator[simpy.Event, Any, Any]
-Oracle = TraceOracle | CountingOracle
 _ON_HOST = (KeepKV, Send, Commit, Clock)
 
 
@@ -149,7 +147,7 @@ class RequestPart:
     is_finished: whether its program has ended.
     """
 
-    def __init__(self, device: DeviceGroup, *, oracle: Oracle) -> None:
+    def __init__(self, device: DeviceGroup, *, oracle: TraceOracle) -> None:
         self.env = device.env
         self.role = device.role
         self.device = device

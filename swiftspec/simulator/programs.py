@@ -1,4 +1,4 @@
-"""Programs of a served request, each with what answers its forwards: a policy's own, logged ones, or replayed ones."""
+"""Programs of a served request, each with what answers its forwards."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -9,13 +9,11 @@ from swiftspec.policies.lookup.known_text import SharedOutputs
 from swiftspec.policies.scoring import PromptScoring
 from swiftspec.scheduler.controller import Steering
 from swiftspec.simulator.draft_server import served_programs
-from swiftspec.simulator.oracle import MASK_TOKEN, CandidatePool
-from swiftspec.simulator.process import DeviceGroup, Oracle
-from swiftspec.simulator.recording import Log, Recording, logged
-from swiftspec.simulator.replay import CountingOracle, PlayedDraft, PlayedTarget
-from swiftspec.simulator.texts import StretchedOracle, StretchedText
+from swiftspec.simulator.oracle import MASK_TOKEN, CandidatePool, TraceOracle
+from swiftspec.simulator.process import DeviceGroup
+from swiftspec.simulator.texts import ReadOracle, StretchedOracle, StretchedText
 
-Begun = list[tuple[Program, Oracle]]
+Begun = list[tuple[Program, TraceOracle]]
 
 
 # Makes a program for each device group, from a number that sets its random numbers apart from those of others, a text,
@@ -26,7 +24,7 @@ Begin = Callable[[int, StretchedText, int, Sequence[DeviceGroup]], Begun]
 def begin_scoring(text: StretchedText) -> Begun:
     """The program of a target that scores a text's prompt; it answers nothing."""
     request = Request(prompt=tuple(text.prompt), max_new_tokens=1)
-    return [(PromptScoring().programs(request)[Role.TARGET], CountingOracle())]
+    return [(PromptScoring().programs(request)[Role.TARGET], ReadOracle(text))]
 
 
 class TracedPrograms:
@@ -76,54 +74,3 @@ class TracedPrograms:
         if self._patience_s is not None:
             return served_programs(self._policy, request, patience_s=self._patience_s)
         return self._steering.programs(self._policy, request) if self._steering else self._policy.programs(request)
-
-
-class LoggedPrograms:
-    """Programs whose effects are logged."""
-
-    def __init__(self, begin: Begin) -> None:
-        self._begin = begin
-        self._logged: list[tuple[StretchedText, list[Log]]] = []
-
-    def begin(self, number: int, text: StretchedText, num_output: int, devices: Sequence[DeviceGroup]) -> Begun:
-        begun = self._begin(number, text, num_output, devices)
-        logs: list[Log] = [[] for _ in begun]
-        self._logged.append((text, logs))
-        return [(logged(program, log), oracle) for (program, oracle), log in zip(begun, logs, strict=True)]
-
-    def recordings(self) -> dict[int, list[Recording]]:
-        """Recordings of the requests that were not interrupted, by the index of their prompt."""
-        found: dict[int, list[Recording]] = {}
-        for text, logs in self._logged:
-            recording = Recording.of(logs, num_prompt_tokens=len(text.prompt))
-            if recording is not None and recording.num_tokens == len(text.output):
-                found.setdefault(text.indices[0], []).append(recording)
-        return found
-
-
-class ReplayedPrograms:
-    """Replays of recorded requests.
-
-    recordings: by the index of the prompt with which a text begins; at least one. Prompts without one share those of
-    others. draft_slots: tree slots of the draft's cache. sends_features: as of `CountingOracle`.
-
-    num_replayed: requests that were replayed, counted again when they began again.
-    """
-
-    def __init__(
-        self, recordings: Mapping[int, Sequence[Recording]], *, draft_slots: int, sends_features: bool = False
-    ) -> None:
-        self._recordings = recordings
-        self._all = [recording for index in sorted(recordings) for recording in recordings[index]]
-        self._draft_slots, self._sends_features = draft_slots, sends_features
-        self.num_replayed = 0
-
-    def begin(self, number: int, text: StretchedText, num_output: int, devices: Sequence[DeviceGroup]) -> Begun:
-        found = self._recordings.get(text.indices[0], self._all)
-        recording = found[number % len(found)]
-        self.num_replayed += 1
-        prompt = (*text.prompt, *text.output[:num_output])
-        programs = [PlayedTarget(recording, prompt, text.output, num_output).run()]
-        if len(devices) > 1:
-            programs.append(PlayedDraft(recording, prompt, self._draft_slots).run())
-        return [(program, CountingOracle(sends_features=self._sends_features)) for program in programs]

@@ -5,7 +5,6 @@ every request beyond the first.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import count, product
 from operator import attrgetter
 
@@ -13,20 +12,19 @@ import simpy
 
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy
-from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.group import Group
 from swiftspec.scheduler.routing import ONE_REPLICA, Replicas, Router
-from swiftspec.simulator.draft_server import has_draft_server, usual_patience_s
+from swiftspec.simulator.draft_server import usual_patience_s
 from swiftspec.simulator.driver import device_groups, group_degrees, group_ranks
 from swiftspec.simulator.jobs import Job, ServedRequest, ServingRun
 from swiftspec.simulator.latency import LatencySampler, LatencyTable
 from swiftspec.simulator.oracle import CandidatePool
 from swiftspec.simulator.process import DeviceGroup, Events
-from swiftspec.simulator.programs import Begin, LoggedPrograms, ReplayedPrograms, TracedPrograms
+from swiftspec.simulator.programs import Begin, TracedPrograms
 from swiftspec.simulator.replica import Replica
 from swiftspec.simulator.serving_group import ComputedStep, ServingGroup
 from swiftspec.simulator.texts import StretchedText
@@ -70,14 +68,12 @@ class Serving:
         *,
         num_clients: int | None = None,
         seed: int = 0,
-        num_recorded: int = 0,
         replicas: Replicas = ONE_REPLICA,
         done: Callable[[int], None] = lambda _: None,
     ) -> ServingRun:
         """Serve all jobs, from an empty machine to an empty machine.
 
         num_clients: a closed loop of so many clients, each of which sends its next request when its last one is done.
-        num_recorded: if any, as many of the first requests are recorded, and all replay these rounds (see `replay`).
         replicas: number of equal machines that share the requests.
         done: called with the number of requests that have ended.
 
@@ -85,22 +81,8 @@ class Serving:
         these replicas.
         """
         replicas.check(self.policy)
-        traced = self._traced(seed, num_clients)
-        # Recorded rounds are as long as they were, and with as many earlier outputs.
-        is_fixed = has_draft_server(self._prices, self.policy) or self._steering is not None
-        if not num_recorded or is_fixed or self.policy.earlier_outputs:
-            return Run(self, jobs, replicas, begin=traced, seed=seed, done=done).served(num_clients)
-        first = sorted(jobs, key=lambda job: job.arrival_s)[:num_recorded]
-        programs = LoggedPrograms(traced)
-        Run(self, first, replicas, begin=programs.begin, seed=seed).served(num_clients)
-        recordings = programs.recordings()
-        if not recordings:
-            return self.run(jobs, num_clients=num_clients, seed=seed, replicas=replicas, done=done)
-        replayed = ReplayedPrograms(
-            recordings, draft_slots=self.policy.draft_rows, sends_features=sends_features(self.policy)
-        )
-        run = Run(self, jobs, replicas, begin=replayed.begin, seed=seed, done=done).served(num_clients)
-        return replace(run, num_replayed=replayed.num_replayed)
+        begin = self._traced(seed, num_clients)
+        return Run(self, jobs, replicas, begin=begin, seed=seed, done=done).served(num_clients)
 
     def open(self, env: simpy.Environment, *, seed: int = 0) -> "Run":
         """Serve what others submit, in their simulation."""

@@ -64,3 +64,10 @@ class StretchedOracle(TraceOracle):
             parts = (self._pool.of(index, num_candidates, guesser, ahead) for index in self._text.indices)
             self._chained[key] = [candidates for part in parts for candidates in part]
         return self._chained[key]
+
+
+class ReadOracle(TraceOracle):
+    """Answers for a program that reads a text and asks for no guesses."""
+
+    def __init__(self, text: StretchedText) -> None:
+        self._set_path(text.prompt, text.output)

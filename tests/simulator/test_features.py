@@ -8,11 +8,7 @@ from swiftspec.files.document import ModelRef
 from swiftspec.policies import DraftKind
 from swiftspec.policies.asynchronous.ssd_head import SsdHead
 from swiftspec.policies.effects import Role
-from swiftspec.scheduler.admission import AdmissionLimits
-from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.driver import simulate
-from swiftspec.simulator.jobs import Job
-from swiftspec.simulator.serving import Serving
 from swiftspec.timing.steps import hop_rows
 from swiftspec.timing.timeline import Phase, Timeline
 from tests.builders import constant_profile, host_point
@@ -63,18 +59,3 @@ def test_a_verdict_takes_as_much_longer_as_tokens_were_verified() -> None:
         for sent_s, tokens in verdicts:
             arrival_s = sent_s + HOP_S + tokens * FEATURE_S
             assert min(abs(time_s - arrival_s) for time_s in heard_s) < 1e-9
-
-
-def test_features_are_replayed_as_they_were_sent() -> None:
-    server = Serving(
-        profile_with(FEATURE_S).latencies,
-        TRACE,
-        SsdHead(num_draft_tokens=2, branches=4),
-        degrees=dict.fromkeys(Role, 1),
-        admission=AdmissionLimits(max_running=1),
-        batch=BatchLimits(),
-    )
-    job = Job(prompt_index=0, output_tokens=24)
-    recorded, replayed = server.run([job], seed=2), server.run([job], seed=2, num_recorded=1)
-    assert (recorded.num_replayed, replayed.num_replayed) == (0, 1)
-    assert replayed.requests[0].timeline.spans == recorded.requests[0].timeline.spans

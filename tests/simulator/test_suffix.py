@@ -88,7 +88,7 @@ def test_a_server_of_one_request_at_a_time_knows_what_the_prompts_in_turn_know()
         return list(map(num_rounds, timelines))
 
     def served(replicas: Replicas) -> list[int]:
-        run = serving.run(jobs, replicas=replicas, num_recorded=2)
+        run = serving.run(jobs, replicas=replicas)
         return [num_rounds(request.timeline) for request in run.requests]
 
     assert served(Replicas()) == in_turn(prompts)

@@ -23,7 +23,7 @@ from tools.checks.criterion import Criterion
 from tools.checks.options import parser_of
 
 CHECKS = (
-    *("atts", "controls", "drafts", "export", "fleet", "load", "neighbours", "predictions", "replay", "replicas"),
+    *("atts", "controls", "drafts", "export", "fleet", "load", "neighbours", "predictions", "replicas"),
     *("searches", "serving", "sparse_plans", "tenants"),
 )
 _PROGRAM = "python -m tools.checks"

@@ -38,10 +38,8 @@ def test_a_check_that_misses_exits_with_1_and_says_what(
     [
         (["neighbors"], "the check is 'neighbors'; expected one of atts, controls, "),
         (["load", "--plan", "p", "--prompts", "q"], "the following arguments are required: --work"),
-        (["replay", "--plan", "p", "--rates", "1,fast"], "--rates is 'fast'; expected a number"),
         (["serving", "--only", "crowds"], "--only is 'crowds'; expected one of overload, slow, leaving, faults"),
         (["neighbours", "--plan", "p"], "unrecognized arguments: --plan p"),
-        (["replay", "--plan", "no-such-plan.json"], "no-such-plan.json"),
         (["tenants", "--tenants", "one"], "--tenants is 'one'; expected two folders"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
