@@ -8,8 +8,7 @@ from swiftspec.errors import FieldError
 from swiftspec.scheduler.asks import equal_shares
 from swiftspec.scheduler.controls.control import Control, Demand
 from swiftspec.scheduler.controls.goodput import Goodput, GoodputPerRequest
-from swiftspec.scheduler.controls.slo import Slo
-from swiftspec.scheduler.controls.worth import Worth
+from swiftspec.scheduler.controls.worth import Slo, Worth
 from swiftspec.scheduler.costs import RoundCosts
 
 _NAMED: dict[str, Control] = {
