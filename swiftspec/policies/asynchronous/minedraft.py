@@ -9,11 +9,10 @@ The paper assigns a request to a batch for as long as it runs. Here whoever is r
 half of them at once.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, Layout, shapes
+from swiftspec.policies.base import ChainShape, Fields, Grid, Layout
 from swiftspec.policies.effects import KeepKV, Program, Role, Send, Stop, receive_verdict
 from swiftspec.policies.request import Request
 from swiftspec.policies.verification import expand, planted, verify_rounds
@@ -28,6 +27,8 @@ class MineDraft(ChainShape):
     elastic: ClassVar[bool] = True
     num_batches: ClassVar[int] = 2
     searched: ClassVar[bool] = False
+    grid: ClassVar[Grid] = {"num_draft_tokens": (1, 2, 3, 4, 5, 6, 8, 10)}
+    profiled: ClassVar[Fields] = {"num_draft_tokens": 4}
 
     num_draft_tokens: int = 4
 
@@ -41,14 +42,6 @@ class MineDraft(ChainShape):
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: verify_rounds(request, max_rows=self.target_rows), Role.DRAFT: _draft(request, self)}
-
-    @classmethod
-    def search_space(cls) -> Iterator["MineDraft"]:
-        return shapes(cls, num_draft_tokens=(1, 2, 3, 4, 5, 6, 8, 10))
-
-    @classmethod
-    def host_shapes(cls) -> Iterator["MineDraft"]:
-        yield cls(num_draft_tokens=4)
 
 
 def _draft(request: Request, shape: MineDraft) -> Program:

@@ -11,11 +11,10 @@ of a verification in draft forwards. Unlike in the released code, tokens count o
 at an end of sequence.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, Layout, shapes
+from swiftspec.policies.base import ChainShape, Fields, Grid, Layout
 from swiftspec.policies.effects import KeepKV, Program, Role, Send, Stop, receive_verdict
 from swiftspec.policies.request import Request
 from swiftspec.policies.verification import expand, planted, verify_windows
@@ -27,6 +26,8 @@ class Pearl(ChainShape):
 
     name: ClassVar[str] = "pearl"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
+    grid: ClassVar[Grid] = {"num_draft_tokens": (2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24)}
+    profiled: ClassVar[Fields] = {"num_draft_tokens": 4}
 
     num_draft_tokens: int = 8
 
@@ -44,14 +45,6 @@ class Pearl(ChainShape):
             Role.TARGET: verify_windows(request, max_rows=2 * self.num_draft_tokens, max_pending=self.target_rows),
             Role.DRAFT: _draft(request, self),
         }
-
-    @classmethod
-    def search_space(cls) -> Iterator["Pearl"]:
-        return shapes(cls, num_draft_tokens=(2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24))
-
-    @classmethod
-    def host_shapes(cls) -> Iterator["Pearl"]:
-        yield cls(num_draft_tokens=4)
 
 
 def _draft(request: Request, shape: Pearl) -> Program:

@@ -12,11 +12,10 @@ that needs no training. The released code's windows never end early and always f
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, Layout, check_shape, shapes
+from swiftspec.policies.base import ChainShape, Fields, Grid, Layout, check_shape
 from swiftspec.policies.effects import (
     Candidates,
     DraftForward,
@@ -43,6 +42,8 @@ class SpecBranch(ChainShape):
 
     name: ClassVar[str] = "specbranch"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
+    grid: ClassVar[Grid] = {"num_draft_tokens": (4, 8, 12, 16), "branches": (2, 4, 8), "least_confidence": (0.0, 0.4)}
+    profiled: ClassVar[Fields] = {"num_draft_tokens": 4, "branches": 4}
 
     num_draft_tokens: int = 8
     branches: int = 4
@@ -69,14 +70,6 @@ class SpecBranch(ChainShape):
     def programs(self, request: Request) -> dict[Role, Program]:
         target = verify_windows(request, max_rows=self.draft_rows + self.branches, max_pending=self.target_rows)
         return {Role.TARGET: target, Role.DRAFT: _draft(request, self)}
-
-    @classmethod
-    def search_space(cls) -> Iterator["SpecBranch"]:
-        return shapes(cls, num_draft_tokens=(4, 8, 12, 16), branches=(2, 4, 8), least_confidence=(0.0, 0.4))
-
-    @classmethod
-    def host_shapes(cls) -> Iterator["SpecBranch"]:
-        yield cls(num_draft_tokens=4, branches=4)
 
 
 def _draft(request: Request, shape: SpecBranch) -> Program:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, Layout, check_positive, check_shape
+from swiftspec.policies.base import ChainShape, Fields, Layout, check_positive, check_shape
 from swiftspec.policies.chains.serial import SerialChain, serial_rounds
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.lookup.known_text import KnownText
@@ -31,6 +31,7 @@ class SuffixOrDraft(ChainShape):
     layout: ClassVar[Layout] = Layout.COLOCATED
     elastic: ClassVar[bool] = True
     drafts_from_text: ClassVar[bool] = True
+    profiled: ClassVar[Fields] = {"num_draft_tokens": 4, "least_score": 3.0, "max_spec_factor": 4.0}
 
     num_draft_tokens: int = 4
     least_score: float = 2.0
@@ -88,7 +89,3 @@ class SuffixOrDraft(ChainShape):
                         verify_rows=verify_rows,
                         max_spec_factor=max_spec_factor,
                     )
-
-    @classmethod
-    def host_shapes(cls) -> Iterator["SuffixOrDraft"]:
-        yield cls(num_draft_tokens=4, least_score=3.0, max_spec_factor=4.0)
