@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from swiftspec.policies.base import ChainShape, Fields, Grid, Layout
-from swiftspec.policies.effects import KeepKV, Program, Role, Send, Stop, receive_verdict
+from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
-from swiftspec.policies.verification import expand, planted, verify_rounds
+from swiftspec.policies.verification import exchange, expand, planted, verify_rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +50,5 @@ def _draft(request: Request, shape: MineDraft) -> Program:
         # Of a verification that was granted a part of its rows, the rest of the chain is left.
         while len((chain := tree.best_chain(shape.target_rows)).tokens) < shape.target_rows:
             yield from expand(tree, 1, 1)
-        yield Send(chain)
-        verdict = yield from receive_verdict()
-        if isinstance(verdict, Stop):
+        if (yield from exchange(tree, chain)) is None:
             return
-        tree.advance(verdict.tokens)
-        yield KeepKV(Role.DRAFT, *tree.compact())

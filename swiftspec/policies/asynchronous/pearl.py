@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from swiftspec.policies.base import ChainShape, Fields, Grid, Layout
-from swiftspec.policies.effects import KeepKV, Program, Role, Send, Stop, receive_verdict
+from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
-from swiftspec.policies.verification import expand, planted, verify_windows
+from swiftspec.policies.verification import exchange, expand, planted, verify_windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +52,5 @@ def _draft(request: Request, shape: Pearl) -> Program:
     while True:
         for _ in range(shape.num_draft_tokens):
             yield from expand(tree, 1, 1)
-        yield Send(tree.best(2 * shape.num_draft_tokens))
-        verdict = yield from receive_verdict()
-        if isinstance(verdict, Stop):
+        if (yield from exchange(tree, tree.best(2 * shape.num_draft_tokens))) is None:
             return
-        tree.advance(verdict.tokens)
-        yield KeepKV(Role.DRAFT, *tree.compact())

@@ -16,20 +16,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from swiftspec.policies.base import ChainShape, Fields, Grid, Layout, check_shape
-from swiftspec.policies.effects import (
-    Candidates,
-    DraftForward,
-    KeepKV,
-    Program,
-    Role,
-    Send,
-    Stop,
-    Subprogram,
-    receive_verdict,
-)
+from swiftspec.policies.effects import Candidates, DraftForward, Program, Role, Subprogram
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Subtree, TokenTree
-from swiftspec.policies.verification import planted, verify_windows
+from swiftspec.policies.verification import exchange, planted, verify_windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +67,10 @@ def _draft(request: Request, shape: SpecBranch) -> Program:
     forked = False  # whether the tree ends in versions of a token that no window has extended yet
     while True:
         window, forked = yield from _window(tree, shape, forked=forked)
-        yield Send(window)
-        verdict = yield from receive_verdict()
-        if isinstance(verdict, Stop):
+        is_hit = yield from exchange(tree, window)
+        if is_hit is None:
             return
-        # After a miss nothing is left, in particular no fork.
-        forked &= tree.advance(verdict.tokens)
-        yield KeepKV(Role.DRAFT, *tree.compact())
+        forked &= is_hit  # after a miss nothing is left, in particular no fork
 
 
 def _window(tree: TokenTree, shape: SpecBranch, *, forked: bool) -> Subprogram[tuple[Subtree, bool]]:
