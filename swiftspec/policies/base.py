@@ -163,6 +163,10 @@ class ChainShape(Policy):
     def target_rows(self) -> int:
         return self.num_draft_tokens + 1
 
+    @property
+    def serial_forwards(self) -> int:
+        return self.num_draft_tokens if self.layout is Layout.COLOCATED else 0  # one for each token
+
 
 class TreeShape(Policy):
     """Defaults for a policy whose rounds verify a tree of at most `verify_rows` nodes, a field of its shape."""

@@ -92,10 +92,6 @@ class SerialChain(ChainShape):
     def draft_rows(self) -> int:
         return self.tree.draft_rows
 
-    @property
-    def serial_forwards(self) -> int:
-        return self.num_draft_tokens
-
     def programs(self, request: Request) -> dict[Role, Program]:
         return self.tree.programs(request)
 

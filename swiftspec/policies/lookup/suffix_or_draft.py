@@ -70,10 +70,6 @@ class SuffixOrDraft(ChainShape):
     def draft_rows(self) -> int:
         return self.chain.draft_rows
 
-    @property
-    def serial_forwards(self) -> int:
-        return self.num_draft_tokens
-
     def programs(self, request: Request) -> dict[Role, Program]:
         text = KnownText(request, self.max_tree_depth, self.suffix.bounds, least_score=self.least_score)
         return {Role.TARGET: serial_rounds(request, self.chain.tree, text)}

@@ -36,10 +36,6 @@ class HeadChain(ChainShape):
     def expand_rows(self) -> int:
         return self.num_draft_tokens + 1
 
-    @property
-    def serial_forwards(self) -> int:
-        return self.num_draft_tokens
-
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: layered_rounds(request, self._draft, is_exact=False)}
 
