@@ -170,10 +170,6 @@ class Scripted(Shape):
     def programs(self, request: Request) -> Mapping[Role, Program]:
         return self.scripts
 
-    @classmethod
-    def search_space(cls) -> Iterator["Scripted"]:
-        yield from ()
-
 
 def chain_trace(*, num_tokens: int, acceptance: float = 1.0, prompts: int = 1, seed: int = 0) -> AcceptanceTrace:
     return synthesise_trace((acceptance,), prompt_lengths=(4,) * prompts, num_tokens=num_tokens, seed=seed)

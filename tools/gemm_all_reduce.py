@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from swiftspec.kernels.all_reduce import all_reduce, all_reduce_reference, check_norm
-from swiftspec.kernels.exchange import PAYLOADS, SLOT, Exchange, pack, push
+from swiftspec.kernels.exchange import PAYLOADS, SLOT, Exchange, push
 from swiftspec.kernels.runtime import INTERPRETED, check_dtype, check_layout, check_shape, dot
 
 MAX_ROWS = 64  # one tile: every weight is read once
@@ -122,11 +122,24 @@ def _gemm_push_kernel(
             total += tl.load(tile_parts + part * (BLOCK_N * BLOCK_R), cache_modifier=".cg")
 
     block_words: tl.constexpr = BLOCK_N * PAYLOAD.itemsize // 4
-    words = pack(tl.trans(total), PAYLOAD, BLOCK_R, BLOCK_N)
+    words = _pack(tl.trans(total), PAYLOAD, BLOCK_R, BLOCK_N)
     word_columns = tile * block_words + tl.arange(0, block_words)
     offsets = ((slot * WORLD + rank) * max_rows + rows[:, None]) * stride + word_columns[None, :]
     inside = (rows[:, None] < num_rows) & (word_columns[None, :] < size_n * PAYLOAD.itemsize // 4)
     push(words, offsets, inside, peers, rank, WORLD)
+
+
+@triton.jit
+def _pack(values, PAYLOAD: tl.constexpr, NUM_ROWS: tl.constexpr, NUM_COLUMNS: tl.constexpr):
+    """The words of fp32 values [NUM_ROWS, NUM_COLUMNS], row by row, rounded to the payload's dtype."""
+    if PAYLOAD.is_fp32():
+        words = values.to(tl.int32, bitcast=True)
+    else:
+        low, high = tl.split(tl.reshape(values, [NUM_ROWS, NUM_COLUMNS // 2, 2]))
+        low = low.to(PAYLOAD).to(tl.int16, bitcast=True).to(tl.int32)
+        high = high.to(PAYLOAD).to(tl.int16, bitcast=True).to(tl.int32)
+        words = (low & 0xFFFF) | (high << 16)
+    return words
 
 
 def gemm_all_reduce(

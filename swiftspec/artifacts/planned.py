@@ -14,7 +14,7 @@ from swiftspec.errors import FieldError
 from swiftspec.files.document import file_sha256
 from swiftspec.files.writing import locate, write_output
 from swiftspec.models.spec import is_model_directory, model_directory
-from swiftspec.policies.conformance import field_types
+from swiftspec.policies.registry import field_types
 
 PROFILE_SUFFIX, TRACE_SUFFIX, WORKLOAD_SUFFIX = ".profile.json", ".trace.npz", ".workload.json"
 _UNNAMED = Path("plan.json")  # assumed path of a plan that is written to a stream

@@ -31,8 +31,7 @@ from swiftspec.models.config_json import GenerationConfig
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import Policy
 from swiftspec.policies.asynchronous.swiftspec_chain import SwiftSpecChain
-from swiftspec.policies.conformance import field_types
-from swiftspec.policies.registry import make_policy, policy_class
+from swiftspec.policies.registry import field_types, make_policy, policy_class
 from swiftspec.reports.formatting import count, milliseconds, percent
 from swiftspec.scheduler.routing import Replicas
 

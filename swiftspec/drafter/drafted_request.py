@@ -1,7 +1,7 @@
 """A request of another engine as a disaggregated policy's target: its program runs here, its forwards in the engine."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -34,10 +34,6 @@ class _Plain(TargetOnly):
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _decode(request)}
-
-    @classmethod
-    def search_space(cls) -> Iterator["_Plain"]:
-        yield cls()
 
 
 def _decode(request: Request) -> Program:

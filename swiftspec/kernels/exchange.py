@@ -200,19 +200,6 @@ def unpack(words, PAYLOAD: tl.constexpr):
 
 
 @triton.jit
-def pack(values, PAYLOAD: tl.constexpr, NUM_ROWS: tl.constexpr, NUM_COLUMNS: tl.constexpr):
-    """The words of fp32 values [NUM_ROWS, NUM_COLUMNS], row by row, rounded to the payload's dtype."""
-    if PAYLOAD.is_fp32():
-        words = values.to(tl.int32, bitcast=True)
-    else:
-        low, high = tl.split(tl.reshape(values, [NUM_ROWS, NUM_COLUMNS // 2, 2]))
-        low = low.to(PAYLOAD).to(tl.int16, bitcast=True).to(tl.int32)
-        high = high.to(PAYLOAD).to(tl.int16, bitcast=True).to(tl.int32)
-        words = (low & 0xFFFF) | (high << 16)
-    return words
-
-
-@triton.jit
 def receive(inbox, columns, inside, rank_stride, max_polls, WORLD: tl.constexpr, PAYLOAD: tl.constexpr):
     """(sum over ranks, in their order, of their words at `inbox`; 0 or 1 + a rank whose words did not come)."""
     polls = 0

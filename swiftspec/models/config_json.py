@@ -100,27 +100,25 @@ class ConfigJson:
     def fail(self, field: str, value: object, expected: str) -> ValueError:
         return ValueError(f"{self.directory}: config.json {field} is {shown(value)}; expected {expected}")
 
-    def _value(self, field: str, default: object, source: Mapping[str, Any] | None = None) -> Any:
-        value = (self.values if source is None else source).get(field)
+    def _value(self, field: str, default: object) -> Any:
+        value = self.values.get(field)
         return default if value is None else value
 
-    def integer(
-        self, field: str, default: int | None = None, *, most: int = _MOST, source: Mapping[str, Any] | None = None
-    ) -> int:
-        value = self._value(field, default, source)
+    def integer(self, field: str, default: int | None = None, *, most: int = _MOST) -> int:
+        value = self._value(field, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise self.fail(field, value, "a positive integer")
         if value > most:
             raise self.fail(field, value, f"at most {most}")
         return value
 
-    def count(self, field: str, *, source: Mapping[str, Any] | None = None) -> int:
+    def count(self, field: str) -> int:
         """An integer that may be zero, or left out, which is the same."""
-        value = self._value(field, 0, source)
-        return 0 if type(value) is int and value == 0 else self.integer(field, source=source)
+        value = self._value(field, 0)
+        return 0 if type(value) is int and value == 0 else self.integer(field)
 
-    def number(self, field: str, default: float | None = None, *, source: Mapping[str, Any] | None = None) -> float:
-        value = self._value(field, default, source)
+    def number(self, field: str, default: float | None = None) -> float:
+        value = self._value(field, default)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= _MOST_NUMBER:
             raise self.fail(field, value, "a positive number")
         return float(value)

@@ -44,7 +44,7 @@ class RopeScaling:
         return self
 
 
-def rope_fields(config: ConfigJson) -> tuple[str, Mapping[str, Any]]:
+def rope_fields(config: ConfigJson) -> tuple[str, ConfigJson]:
     """Name and fields of the object about positions: `rope_scaling` of transformers 4, or `rope_parameters` of 5.
 
     Of a file that has both the former counts, as for transformers.
@@ -55,31 +55,31 @@ def rope_fields(config: ConfigJson) -> tuple[str, Mapping[str, Any]]:
         field, rope = f"{field}.full_attention", rope["full_attention"]
     if not isinstance(rope, dict):
         raise config.fail(field, rope, "an object")
-    return field, rope
+    return field, ConfigJson(config.directory, rope)
 
 
 def read_rope(config: ConfigJson, usual_theta: float = USUAL_THETA) -> tuple[float, RopeScaling | None]:
     """Base and scaling. A null is a field left out."""
     field, rope = rope_fields(config)
-    theta = config.number("rope_theta", config.number("rope_theta", usual_theta), source=rope)
-    kind = next((rope[name] for name in ("rope_type", "type") if rope.get(name) is not None), "default")
+    theta = rope.number("rope_theta", config.number("rope_theta", usual_theta))
+    kind = next((rope.values[name] for name in ("rope_type", "type") if rope.values.get(name) is not None), "default")
     kind = _SPELLINGS.get(kind, kind) if isinstance(kind, str) else kind
     if kind in _PLAIN:
         return theta, None
     if kind not in _KINDS:
         raise config.fail(f"{field}.rope_type", kind, f"one of {', '.join((*_PLAIN, *_KINDS))}")
-    factor = config.number("factor", 1.0 if kind in ("longrope", "proportional") else None, source=rope)
+    factor = rope.number("factor", 1.0 if kind in ("longrope", "proportional") else None)
     if kind == "llama3":
         return theta, RopeScaling(
             kind=kind,
             factor=factor,
-            low_freq_factor=config.number("low_freq_factor", source=rope),
-            high_freq_factor=config.number("high_freq_factor", source=rope),
-            original_max_position=config.integer("original_max_position_embeddings", source=rope),
+            low_freq_factor=rope.number("low_freq_factor"),
+            high_freq_factor=rope.number("high_freq_factor"),
+            original_max_position=rope.integer("original_max_position_embeddings"),
         )
-    outer = config.values if kind == "longrope" and config.values.get(_ORIGINAL) is not None else rope  # as of Phi-3
-    original = config.count(_ORIGINAL, source=outer)
-    return theta, RopeScaling(kind=kind, factor=factor, original_max_position=original, others=_others(rope))
+    outer = config if kind == "longrope" and config.values.get(_ORIGINAL) is not None else rope  # as of Phi-3
+    original = outer.count(_ORIGINAL)
+    return theta, RopeScaling(kind=kind, factor=factor, original_max_position=original, others=_others(rope.values))
 
 
 def _others(rope: Mapping[str, Any]) -> tuple[tuple[str, tuple[float, ...]], ...]:

@@ -241,11 +241,11 @@ class _Config(ConfigJson):
         field, rope = rope_fields(self)
         if scaling is not None and scaling.kind not in RUNNABLE_SCALINGS:
             raise self.fail(f"{field}.rope_type", scaling.kind, f"default, {', '.join(RUNNABLE_SCALINGS)}")
-        if rope.get("truncate", True) is not True:
-            raise self.fail(f"{field}.truncate", rope["truncate"], "true")
-        for source in (rope, self.values):
-            if self.number("partial_rotary_factor", 1.0, source=source) != 1.0:
-                raise self.fail("partial_rotary_factor", source["partial_rotary_factor"], "1")
+        if rope.values.get("truncate", True) is not True:
+            raise self.fail(f"{field}.truncate", rope.values["truncate"], "true")
+        for source in (rope, self):
+            if source.number("partial_rotary_factor", 1.0) != 1.0:
+                raise self.fail("partial_rotary_factor", source.values["partial_rotary_factor"], "1")
         layer_types = self.values.get("layer_types") or []
         if not isinstance(layer_types, list) or any(kind != "full_attention" for kind in layer_types):
             raise self.fail("layer_types", layer_types, "'full_attention' in every layer")

@@ -12,6 +12,8 @@ from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
 
 Value = int | float | tuple[float, ...]  # type of a shape's field
+Fields = Mapping[str, Value]
+Grid = Mapping[str, Iterable[Value]]
 
 
 class Layout(StrEnum):
@@ -62,6 +64,9 @@ class Policy(ABC):
     keeps_tree: ClassVar[bool] = False
     # By a plan that names no policy; not if it was never near the best, see docs/policies.md.
     searched: ClassVar[bool] = True
+    # Values of fields: a planner tries all combinations, see `shapes`.
+    grid: ClassVar[Grid] = {}
+    profiled: ClassVar[Fields] = {}  # fields of the only one of `host_shapes` that are not the default
 
     @property
     @abstractmethod
@@ -123,9 +128,9 @@ class Policy(ABC):
         """The role programs of one request; a co-located policy's single program runs as the target."""
 
     @classmethod
-    @abstractmethod
     def search_space(cls) -> Iterator["Policy"]:
-        """The shapes a planner tries."""
+        """The shapes a planner tries; none if it has no `grid`."""
+        return shapes(cls, **cls.grid) if cls.grid else iter(())
 
     def load_variants(self) -> Iterator["Policy"]:
         """This shape with what only pays where requests wait for each other."""
@@ -134,7 +139,7 @@ class Policy(ABC):
     @classmethod
     def host_shapes(cls) -> Iterator["Policy"]:
         """The shapes that a profile runs for what programs take between forwards, by the policy and its size."""
-        yield cls()
+        yield from shapes(cls, **{field: (value,) for field, value in cls.profiled.items()})
 
 
 Shape = Policy  # as policies of other packages call it
@@ -157,6 +162,10 @@ class ChainShape(Policy):
     @property
     def target_rows(self) -> int:
         return self.num_draft_tokens + 1
+
+    @property
+    def serial_forwards(self) -> int:
+        return self.num_draft_tokens if self.layout is Layout.COLOCATED else 0  # one for each token
 
 
 class TreeShape(Policy):

@@ -9,42 +9,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from swiftspec.policies.tree import Candidates, Row, Subtree
-
-__all__ = [
-    "Candidates",
-    "CatchUp",
-    "Choose",
-    "Clock",
-    "Commit",
-    "DraftForward",
-    "Effect",
-    "Forward",
-    "ForwardKind",
-    "KeepKV",
-    "Message",
-    "PeerError",
-    "Poll",
-    "Prefill",
-    "Probe",
-    "ProbeReply",
-    "Program",
-    "Receive",
-    "Role",
-    "Row",
-    "Send",
-    "Stop",
-    "Subtree",
-    "TargetExit",
-    "TargetFinish",
-    "TargetForward",
-    "Verdict",
-    "as_verdict",
-    "prefill",
-    "read_unread",
-    "receive_subtree",
-    "receive_verdict",
-]
+from swiftspec.policies.tree import Candidates as Candidates
+from swiftspec.policies.tree import Row as Row
+from swiftspec.policies.tree import Subtree as Subtree
 
 
 class Role(StrEnum):

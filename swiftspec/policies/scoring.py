@@ -4,7 +4,6 @@ To engines and schedulers it is a policy like the others, which commits at most 
 the registry, since it cannot serve a request for text.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -33,10 +32,6 @@ class PromptScoring(TargetOnly):
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: self._score(request.prompt)}
-
-    @classmethod
-    def search_space(cls) -> Iterator["PromptScoring"]:
-        yield from ()
 
     def _score(self, prompt: tuple[int, ...]) -> Program:
         for first in range(0, len(prompt) - 1, _MOST_ROWS):

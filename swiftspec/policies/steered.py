@@ -21,6 +21,7 @@ from swiftspec.policies.effects import (
     Row,
     Subprogram,
     TargetForward,
+    read_unread,
 )
 from swiftspec.policies.request import Request
 
@@ -53,7 +54,10 @@ class _SteeredRequest:
         is_done = yield from self._commit(token)
         pause = 1
         while not is_done:
-            if (yield from self._read()):
+            # Asks whether to draft: the draft reads what it lacks of the text, all but the last token.
+            unread = self._text[self._num_read : -1]
+            if (yield from read_unread(unread, len(self._text) - 1)):
+                self._num_read = len(self._text) - 1
                 is_done = yield from self._draft()
                 pause = 1
             if not is_done:
@@ -66,15 +70,6 @@ class _SteeredRequest:
         yield Commit(tokens)
         self._text += tokens
         return is_done
-
-    def _read(self) -> Subprogram[bool]:
-        """Ask whether to draft: let the draft read what it lacks of the text, all but the last token."""
-        missing = tuple(self._text[self._num_read : -1])
-        if missing:
-            if (yield Prefill(Role.DRAFT, missing, self._num_read, level=1)) == ():
-                return False
-            self._num_read += len(missing)
-        return True
 
     def _decode(self, num_rounds: int) -> Subprogram[bool]:
         """Some rounds of plain decoding; whether the output ended."""

@@ -19,6 +19,7 @@ from swiftspec.policies.effects import (
     Verdict,
     prefill,
     receive_subtree,
+    receive_verdict,
 )
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
@@ -51,6 +52,17 @@ def expand_masked(tree: MaskedTree, num_rows: int, num_candidates: int, *, level
     if has_grown:
         yield KeepKV(Role.DRAFT, *tree.compact())
     return has_grown
+
+
+def exchange(tree: TokenTree, subtree: Subtree) -> Subprogram[bool | None]:
+    """Send a subtree and follow its verdict; whether that is a hit, as of `TokenTree.advance`. None: it is finished."""
+    yield Send(subtree)
+    verdict = yield from receive_verdict()
+    if isinstance(verdict, Stop):
+        return None
+    is_hit = tree.advance(verdict.tokens)
+    yield KeepKV(Role.DRAFT, *tree.compact())
+    return is_hit
 
 
 def follow(subtree: Subtree, choices: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:

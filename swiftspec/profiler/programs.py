@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import cycle, repeat
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from swiftspec.policies.base import DraftKind, Layout, Policy, sends_features
 from swiftspec.policies.effects import (
@@ -50,10 +50,6 @@ class Measuring(Policy):
     @property
     def expand_rows(self) -> int:
         return self.draft_rows
-
-    @classmethod
-    def search_space(cls) -> Iterator[Any]:
-        yield from ()
 
     def programs(self, request: Request) -> dict[Role, Program]:
         if self.layout is not Layout.DISAGGREGATED:

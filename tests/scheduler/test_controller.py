@@ -12,8 +12,7 @@ from swiftspec.scheduler.asks import Ask
 from swiftspec.scheduler.controller import Controller, Steering
 from swiftspec.scheduler.controls.control import Demand
 from swiftspec.scheduler.controls.named import Fixed
-from swiftspec.scheduler.controls.slo import Slo
-from swiftspec.scheduler.controls.worth import Worth
+from swiftspec.scheduler.controls.worth import Slo, Worth
 from swiftspec.scheduler.costs import RoundCosts
 from swiftspec.scheduler.survival import Survival
 from swiftspec.timing.step_costs import ForwardCost, StepCosts

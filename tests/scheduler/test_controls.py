@@ -9,11 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swiftspec.scheduler.controls.control import Control, Demand
-from swiftspec.scheduler.controls.draft_round import DraftRound
-from swiftspec.scheduler.controls.goodput import Goodput, GoodputPerRequest, goodput_by_length
-from swiftspec.scheduler.controls.named import CONTROLS, NO_CONTROL, Fixed, control_under, named_control
-from swiftspec.scheduler.controls.slo import Slo, add_due
-from swiftspec.scheduler.controls.worth import Worth
+from swiftspec.scheduler.controls.named import (
+    CONTROLS,
+    NO_CONTROL,
+    Fixed,
+    Goodput,
+    GoodputPerRequest,
+    control_under,
+    goodput_by_length,
+    named_control,
+)
+from swiftspec.scheduler.controls.worth import DraftRound, Slo, Worth, add_due
 from swiftspec.scheduler.costs import RoundCosts
 from swiftspec.timing.step_costs import ForwardCost, StepCosts
 

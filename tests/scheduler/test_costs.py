@@ -8,7 +8,7 @@ import pytest
 from swiftspec.policies.effects import ForwardKind, Role
 from swiftspec.scheduler.asks import Ask
 from swiftspec.scheduler.controller import Controller
-from swiftspec.scheduler.controls.goodput import Goodput
+from swiftspec.scheduler.controls.named import Goodput
 from swiftspec.scheduler.costs import MeasuredCosts
 from swiftspec.timing.step_costs import ForwardCost, StepCosts
 

@@ -20,7 +20,7 @@ from swiftspec.devices import DEVICES
 from swiftspec.models import known_model, weight_bytes
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.controls.control import Demand
-from swiftspec.scheduler.controls.goodput import goodput_by_length
+from swiftspec.scheduler.controls.named import goodput_by_length
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 from tools.checks.criterion import Criterion, at_least, at_most, below

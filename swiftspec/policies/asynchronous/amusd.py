@@ -10,12 +10,11 @@ The released code counts rollbacks to keep stale tokens from being verified; her
 the target drops those that do not continue its chain. Stale tokens arrive before their replacements.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout, Shape, check_shape, shapes
+from swiftspec.policies.base import Fields, Grid, Layout, Shape, check_shape
 from swiftspec.policies.effects import (
     DraftForward,
     KeepKV,
@@ -46,6 +45,8 @@ class Amusd(Shape):
     name: ClassVar[str] = "amusd"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
     verifies_trees: ClassVar[bool] = False
+    grid: ClassVar[Grid] = {"verify_rows": (8, 16, 32), "lookahead": (1, 2, 4, 6)}
+    profiled: ClassVar[Fields] = {"lookahead": 2, "verify_rows": 8}
 
     lookahead: int = 2
     verify_rows: int = 32
@@ -66,14 +67,6 @@ class Amusd(Shape):
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _verify(request, self), Role.DRAFT: _draft(request, self)}
-
-    @classmethod
-    def search_space(cls) -> Iterator["Amusd"]:
-        return shapes(cls, verify_rows=(8, 16, 32), lookahead=(1, 2, 4, 6))
-
-    @classmethod
-    def host_shapes(cls) -> Iterator["Amusd"]:
-        yield cls(lookahead=2, verify_rows=8)
 
 
 def _verify(request: Request, shape: Amusd) -> Program:

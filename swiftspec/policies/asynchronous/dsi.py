@@ -11,11 +11,11 @@ time there is a block for it. Their target also decodes on its own in parallel, 
 draft; here, handing over the bare root after a rejection does that.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeGuard
 
-from swiftspec.policies.base import ChainShape, Layout, check_shape, shapes
+from swiftspec.policies.base import ChainShape, Grid, Layout, check_shape
 from swiftspec.policies.effects import (
     Commit,
     KeepKV,
@@ -53,6 +53,7 @@ class Dsi(ChainShape):
     name: ClassVar[str] = "dsi"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
     searched: ClassVar[bool] = False
+    grid: ClassVar[Grid] = {"target_groups": (2, 3, 4, 5, 6, 7), "num_draft_tokens": (1, 2, 3, 4, 6, 8)}
 
     num_draft_tokens: int = 2
     target_groups: int = 2
@@ -71,10 +72,6 @@ class Dsi(ChainShape):
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _serve(request, self), Role.DRAFT: _ChainDraft(request, self).run()}
-
-    @classmethod
-    def search_space(cls) -> Iterator["Dsi"]:
-        return shapes(cls, target_groups=(2, 3, 4, 5, 6, 7), num_draft_tokens=(1, 2, 3, 4, 6, 8))
 
 
 def _serve(request: Request, shape: Dsi) -> Program:

@@ -9,14 +9,13 @@ The paper assigns a request to a batch for as long as it runs. Here whoever is r
 half of them at once.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, Layout, shapes
-from swiftspec.policies.effects import KeepKV, Program, Role, Send, Stop, receive_verdict
+from swiftspec.policies.base import ChainShape, Fields, Grid, Layout
+from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
-from swiftspec.policies.verification import expand, planted, verify_rounds
+from swiftspec.policies.verification import exchange, expand, planted, verify_rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +27,8 @@ class MineDraft(ChainShape):
     elastic: ClassVar[bool] = True
     num_batches: ClassVar[int] = 2
     searched: ClassVar[bool] = False
+    grid: ClassVar[Grid] = {"num_draft_tokens": (1, 2, 3, 4, 5, 6, 8, 10)}
+    profiled: ClassVar[Fields] = {"num_draft_tokens": 4}
 
     num_draft_tokens: int = 4
 
@@ -42,14 +43,6 @@ class MineDraft(ChainShape):
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: verify_rounds(request, max_rows=self.target_rows), Role.DRAFT: _draft(request, self)}
 
-    @classmethod
-    def search_space(cls) -> Iterator["MineDraft"]:
-        return shapes(cls, num_draft_tokens=(1, 2, 3, 4, 5, 6, 8, 10))
-
-    @classmethod
-    def host_shapes(cls) -> Iterator["MineDraft"]:
-        yield cls(num_draft_tokens=4)
-
 
 def _draft(request: Request, shape: MineDraft) -> Program:
     tree = yield from planted(request, capacity=shape.draft_rows)
@@ -57,9 +50,5 @@ def _draft(request: Request, shape: MineDraft) -> Program:
         # Of a verification that was granted a part of its rows, the rest of the chain is left.
         while len((chain := tree.best_chain(shape.target_rows)).tokens) < shape.target_rows:
             yield from expand(tree, 1, 1)
-        yield Send(chain)
-        verdict = yield from receive_verdict()
-        if isinstance(verdict, Stop):
+        if (yield from exchange(tree, chain)) is None:
             return
-        tree.advance(verdict.tokens)
-        yield KeepKV(Role.DRAFT, *tree.compact())

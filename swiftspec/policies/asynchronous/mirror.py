@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from swiftspec.policies.asynchronous.branches import Branches, prepared_rounds, roll_out
-from swiftspec.policies.base import ChainShape, Layout, check_shape
+from swiftspec.policies.base import ChainShape, Fields, Layout, check_shape
 from swiftspec.policies.effects import (
     DraftForward,
     PeerError,
@@ -46,6 +46,7 @@ class Mirror(ChainShape):
     name: ClassVar[str] = "mirror"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
     exits: ClassVar[bool] = True
+    profiled: ClassVar[Fields] = {"num_draft_tokens": 4, "guesses": 1}
 
     num_draft_tokens: int = 4
     guesses: int = 2
@@ -73,10 +74,6 @@ class Mirror(ChainShape):
             for guesses in (1, 2, 3, 4):
                 if (num_draft_tokens + 1) * guesses <= _MOST_BRANCHES:
                     yield cls(num_draft_tokens=num_draft_tokens, guesses=guesses)
-
-    @classmethod
-    def host_shapes(cls) -> Iterator["Mirror"]:
-        yield cls(num_draft_tokens=4, guesses=1)
 
     def _verify(self, window: Subtree) -> Subprogram[tuple[int, ...]]:
         answers = yield from TargetExit(window.rows(), self.guesses + 1)

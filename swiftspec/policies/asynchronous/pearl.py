@@ -11,14 +11,13 @@ of a verification in draft forwards. Unlike in the released code, tokens count o
 at an end of sequence.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, Layout, shapes
-from swiftspec.policies.effects import KeepKV, Program, Role, Send, Stop, receive_verdict
+from swiftspec.policies.base import ChainShape, Fields, Grid, Layout
+from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
-from swiftspec.policies.verification import expand, planted, verify_windows
+from swiftspec.policies.verification import exchange, expand, planted, verify_windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +26,8 @@ class Pearl(ChainShape):
 
     name: ClassVar[str] = "pearl"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
+    grid: ClassVar[Grid] = {"num_draft_tokens": (2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24)}
+    profiled: ClassVar[Fields] = {"num_draft_tokens": 4}
 
     num_draft_tokens: int = 8
 
@@ -45,23 +46,11 @@ class Pearl(ChainShape):
             Role.DRAFT: _draft(request, self),
         }
 
-    @classmethod
-    def search_space(cls) -> Iterator["Pearl"]:
-        return shapes(cls, num_draft_tokens=(2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24))
-
-    @classmethod
-    def host_shapes(cls) -> Iterator["Pearl"]:
-        yield cls(num_draft_tokens=4)
-
 
 def _draft(request: Request, shape: Pearl) -> Program:
     tree = yield from planted(request, capacity=shape.draft_rows)
     while True:
         for _ in range(shape.num_draft_tokens):
             yield from expand(tree, 1, 1)
-        yield Send(tree.best(2 * shape.num_draft_tokens))
-        verdict = yield from receive_verdict()
-        if isinstance(verdict, Stop):
+        if (yield from exchange(tree, tree.best(2 * shape.num_draft_tokens))) is None:
             return
-        tree.advance(verdict.tokens)
-        yield KeepKV(Role.DRAFT, *tree.compact())

@@ -12,25 +12,14 @@ that needs no training. The released code's windows never end early and always f
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, Layout, check_shape, shapes
-from swiftspec.policies.effects import (
-    Candidates,
-    DraftForward,
-    KeepKV,
-    Program,
-    Role,
-    Send,
-    Stop,
-    Subprogram,
-    receive_verdict,
-)
+from swiftspec.policies.base import ChainShape, Fields, Grid, Layout, check_shape
+from swiftspec.policies.effects import Candidates, DraftForward, Program, Role, Subprogram
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Subtree, TokenTree
-from swiftspec.policies.verification import planted, verify_windows
+from swiftspec.policies.verification import exchange, planted, verify_windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +32,8 @@ class SpecBranch(ChainShape):
 
     name: ClassVar[str] = "specbranch"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
+    grid: ClassVar[Grid] = {"num_draft_tokens": (4, 8, 12, 16), "branches": (2, 4, 8), "least_confidence": (0.0, 0.4)}
+    profiled: ClassVar[Fields] = {"num_draft_tokens": 4, "branches": 4}
 
     num_draft_tokens: int = 8
     branches: int = 4
@@ -70,27 +61,16 @@ class SpecBranch(ChainShape):
         target = verify_windows(request, max_rows=self.draft_rows + self.branches, max_pending=self.target_rows)
         return {Role.TARGET: target, Role.DRAFT: _draft(request, self)}
 
-    @classmethod
-    def search_space(cls) -> Iterator["SpecBranch"]:
-        return shapes(cls, num_draft_tokens=(4, 8, 12, 16), branches=(2, 4, 8), least_confidence=(0.0, 0.4))
-
-    @classmethod
-    def host_shapes(cls) -> Iterator["SpecBranch"]:
-        yield cls(num_draft_tokens=4, branches=4)
-
 
 def _draft(request: Request, shape: SpecBranch) -> Program:
     tree = yield from planted(request, capacity=shape.draft_rows)
     forked = False  # whether the tree ends in versions of a token that no window has extended yet
     while True:
         window, forked = yield from _window(tree, shape, forked=forked)
-        yield Send(window)
-        verdict = yield from receive_verdict()
-        if isinstance(verdict, Stop):
+        is_hit = yield from exchange(tree, window)
+        if is_hit is None:
             return
-        # After a miss nothing is left, in particular no fork.
-        forked &= tree.advance(verdict.tokens)
-        yield KeepKV(Role.DRAFT, *tree.compact())
+        forked &= is_hit  # after a miss nothing is left, in particular no fork
 
 
 def _window(tree: TokenTree, shape: SpecBranch, *, forked: bool) -> Subprogram[tuple[Subtree, bool]]:

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from swiftspec.errors import FieldError
 from swiftspec.policies.asynchronous.branches import Branches, Outcome, prepared_rounds, roll_out
-from swiftspec.policies.base import ChainShape, Layout, check_positive, check_shape
+from swiftspec.policies.base import ChainShape, Fields, Layout, check_positive, check_shape
 from swiftspec.policies.effects import DraftForward, Program, Role, Subprogram
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Subtree
@@ -40,6 +40,7 @@ class Ssd(ChainShape):
     name: ClassVar[str] = "ssd"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
     elastic: ClassVar[bool] = True
+    profiled: ClassVar[Fields] = {"num_draft_tokens": 4, "branches": 8}
 
     num_draft_tokens: int = 5
     branches: int = 12
@@ -83,10 +84,6 @@ class Ssd(ChainShape):
 
     def load_variants(self) -> Iterator["Ssd"]:
         yield replace(self, miss_draft_tokens=0)
-
-    @classmethod
-    def host_shapes(cls) -> Iterator["Ssd"]:
-        yield cls(num_draft_tokens=4, branches=8)
 
 
 @cache

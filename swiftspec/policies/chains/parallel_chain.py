@@ -5,11 +5,10 @@ token is the first draft token, the answer after the k-th mask the one k further
 lasts one draft forward and one verification, whatever K.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, DraftKind, Layout, shapes
+from swiftspec.policies.base import ChainShape, DraftKind, Fields, Grid, Layout
 from swiftspec.policies.colocated import colocated_round
 from swiftspec.policies.effects import DraftForward, KeepKV, Program, Role, Subprogram, prefill, read_unread
 from swiftspec.policies.request import Request
@@ -25,6 +24,8 @@ class ParallelChain(ChainShape):
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.PARALLEL, DraftKind.BLOCK})
     elastic: ClassVar[bool] = True
     serial_forwards: ClassVar[int] = 1
+    grid: ClassVar[Grid] = {"num_draft_tokens": (*range(1, 10), 11, 15)}
+    profiled: ClassVar[Fields] = {"num_draft_tokens": 4}
 
     num_draft_tokens: int = 6
 
@@ -39,14 +40,6 @@ class ParallelChain(ChainShape):
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _rounds(request, self.num_draft_tokens)}
-
-    @classmethod
-    def search_space(cls) -> Iterator["ParallelChain"]:
-        return shapes(cls, num_draft_tokens=(*range(1, 10), 11, 15))
-
-    @classmethod
-    def host_shapes(cls) -> Iterator["ParallelChain"]:
-        yield cls(num_draft_tokens=4)
 
 
 def _rounds(request: Request, num_draft_tokens: int) -> Program:

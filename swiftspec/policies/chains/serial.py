@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, Layout, TreeShape, check_positive, check_shape, shapes
+from swiftspec.policies.base import ChainShape, Grid, Layout, TreeShape, check_positive, check_shape
 from swiftspec.policies.colocated import Text, tree_rounds
 from swiftspec.policies.effects import Program, Role, Subprogram
 from swiftspec.policies.request import Request
@@ -78,6 +78,7 @@ class SerialChain(ChainShape):
     name: ClassVar[str] = "serial_chain"
     layout: ClassVar[Layout] = Layout.COLOCATED
     elastic: ClassVar[bool] = True
+    grid: ClassVar[Grid] = {"num_draft_tokens": (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15)}
 
     num_draft_tokens: int = 4
 
@@ -91,16 +92,8 @@ class SerialChain(ChainShape):
     def draft_rows(self) -> int:
         return self.tree.draft_rows
 
-    @property
-    def serial_forwards(self) -> int:
-        return self.num_draft_tokens
-
     def programs(self, request: Request) -> dict[Role, Program]:
         return self.tree.programs(request)
-
-    @classmethod
-    def search_space(cls) -> Iterator["SerialChain"]:
-        return shapes(cls, num_draft_tokens=(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15))
 
 
 def serial_rounds(request: Request, shape: SerialTree, text: Text | None = None) -> Program:

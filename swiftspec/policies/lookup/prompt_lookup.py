@@ -5,11 +5,10 @@ verified as if a draft had proposed it. If they never occurred, one row is decod
 sent, and only rejected rows are discarded.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import TargetOnly, check_shape, shapes
+from swiftspec.policies.base import Fields, Grid, TargetOnly, check_shape
 from swiftspec.policies.colocated import text_rounds
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
@@ -27,6 +26,8 @@ class PromptLookup(TargetOnly):
     name: ClassVar[str] = "prompt_lookup"
     elastic: ClassVar[bool] = True
     drafts_from_text: ClassVar[bool] = True
+    grid: ClassVar[Grid] = {"num_draft_tokens": (2, 3, 4, 5, 7, 9, 11, 15), "longest_match": (2, 3, 4)}
+    profiled: ClassVar[Fields] = {"num_draft_tokens": 4}
 
     num_draft_tokens: int = 5
     longest_match: int = 3
@@ -46,14 +47,6 @@ class PromptLookup(TargetOnly):
     @property
     def chain_tokens(self) -> int:
         return self.num_draft_tokens
-
-    @classmethod
-    def search_space(cls) -> Iterator["PromptLookup"]:
-        return shapes(cls, num_draft_tokens=(2, 3, 4, 5, 7, 9, 11, 15), longest_match=(2, 3, 4))
-
-    @classmethod
-    def host_shapes(cls) -> Iterator["PromptLookup"]:
-        yield cls(num_draft_tokens=4)
 
 
 class Lookup:

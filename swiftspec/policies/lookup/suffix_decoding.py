@@ -6,11 +6,10 @@ are verified, as a chain or a tree, and more of them after longer matches; none 
 requests are in a second tree, if they are wanted: that of the better score proposes.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import TargetOnly, check_positive, check_shape, shapes
+from swiftspec.policies.base import Fields, Grid, TargetOnly, check_positive, check_shape
 from swiftspec.policies.colocated import text_rounds
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.lookup.known_text import KnownText
@@ -33,6 +32,8 @@ class SuffixDecoding(TargetOnly):
     name: ClassVar[str] = "suffix_decoding"
     elastic: ClassVar[bool] = True
     drafts_from_text: ClassVar[bool] = True
+    grid: ClassVar[Grid] = {"verify_rows": (4, 6, 8, 12, 16), "max_spec_factor": (1.0, 2.0, 4.0), "branches": (1, 3)}
+    profiled: ClassVar[Fields] = {"verify_rows": 8, "max_spec_factor": 4.0}
 
     verify_rows: int = 8
     branches: int = 1
@@ -67,11 +68,3 @@ class SuffixDecoding(TargetOnly):
     @property
     def verifies_trees(self) -> bool:
         return self.branches > 1
-
-    @classmethod
-    def search_space(cls) -> Iterator["SuffixDecoding"]:
-        return shapes(cls, verify_rows=(4, 6, 8, 12, 16), max_spec_factor=(1.0, 2.0, 4.0), branches=(1, 3))
-
-    @classmethod
-    def host_shapes(cls) -> Iterator["SuffixDecoding"]:
-        yield cls(verify_rows=8, max_spec_factor=4.0)

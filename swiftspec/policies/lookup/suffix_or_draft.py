@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, Layout, check_positive, check_shape
+from swiftspec.policies.base import ChainShape, Fields, Layout, check_positive, check_shape
 from swiftspec.policies.chains.serial import SerialChain, serial_rounds
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.lookup.known_text import KnownText
@@ -31,6 +31,7 @@ class SuffixOrDraft(ChainShape):
     layout: ClassVar[Layout] = Layout.COLOCATED
     elastic: ClassVar[bool] = True
     drafts_from_text: ClassVar[bool] = True
+    profiled: ClassVar[Fields] = {"num_draft_tokens": 4, "least_score": 3.0, "max_spec_factor": 4.0}
 
     num_draft_tokens: int = 4
     least_score: float = 2.0
@@ -69,10 +70,6 @@ class SuffixOrDraft(ChainShape):
     def draft_rows(self) -> int:
         return self.chain.draft_rows
 
-    @property
-    def serial_forwards(self) -> int:
-        return self.num_draft_tokens
-
     def programs(self, request: Request) -> dict[Role, Program]:
         text = KnownText(request, self.max_tree_depth, self.suffix.bounds, least_score=self.least_score)
         return {Role.TARGET: serial_rounds(request, self.chain.tree, text)}
@@ -88,7 +85,3 @@ class SuffixOrDraft(ChainShape):
                         verify_rows=verify_rows,
                         max_spec_factor=max_spec_factor,
                     )
-
-    @classmethod
-    def host_shapes(cls) -> Iterator["SuffixOrDraft"]:
-        yield cls(num_draft_tokens=4, least_score=3.0, max_spec_factor=4.0)

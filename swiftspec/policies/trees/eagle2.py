@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout, TreeShape, check_positive, check_shape
+from swiftspec.policies.base import Fields, Layout, TreeShape, check_positive, check_shape
 from swiftspec.policies.effects import Program, Role, Subprogram
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, at_temperature
@@ -40,6 +40,7 @@ class Eagle2Tree(TreeShape):
     layout: ClassVar[Layout] = Layout.COLOCATED
     elastic: ClassVar[bool] = True
     is_exact: ClassVar[bool] = True  # what the draft caches of the tokens that it drafts
+    profiled: ClassVar[Fields] = {"verify_rows": 8, "top_k": 4, "depth": 4}
 
     verify_rows: int = 16
     top_k: int = 4
@@ -83,10 +84,6 @@ class Eagle2Tree(TreeShape):
                 for depth in (3, 4, 5, 6, 8):
                     if verify_rows <= 1 + top_k + depth * top_k:
                         yield cls(verify_rows=verify_rows, top_k=top_k, depth=depth)
-
-    @classmethod
-    def host_shapes(cls) -> Iterator["Eagle2Tree"]:
-        yield cls(verify_rows=8, top_k=4, depth=4)
 
     def _draft(self, layers: Layers) -> Subprogram[list[int]]:
         first = yield from layers.start(self.top_k)

@@ -6,11 +6,10 @@ features. So each round begins with one forward of all tokens verified in the la
 first level. Head and target take turns on the same devices.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, DraftKind, Layout, shapes
+from swiftspec.policies.base import ChainShape, DraftKind, Grid, Layout
 from swiftspec.policies.effects import Program, Role, Subprogram
 from swiftspec.policies.request import Request
 from swiftspec.policies.trees.eagle2 import Eagle2Tree
@@ -25,6 +24,7 @@ class HeadChain(ChainShape):
     layout: ClassVar[Layout] = Layout.COLOCATED
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.HEAD})
     elastic: ClassVar[bool] = True
+    grid: ClassVar[Grid] = {"num_draft_tokens": (1, 2, 3, 4, 5, 6, 7, 8, 10)}
 
     num_draft_tokens: int = 4
 
@@ -36,16 +36,8 @@ class HeadChain(ChainShape):
     def expand_rows(self) -> int:
         return self.num_draft_tokens + 1
 
-    @property
-    def serial_forwards(self) -> int:
-        return self.num_draft_tokens
-
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: layered_rounds(request, self._draft, is_exact=False)}
-
-    @classmethod
-    def search_space(cls) -> Iterator["HeadChain"]:
-        return shapes(cls, num_draft_tokens=(1, 2, 3, 4, 5, 6, 7, 8, 10))
 
     def _draft(self, layers: Layers) -> Subprogram[list[int]]:
         chain: list[int] = []

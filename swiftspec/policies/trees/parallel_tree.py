@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from swiftspec.policies.base import DraftKind, Layout, TreeShape, check_positive, check_shape, shapes
+from swiftspec.policies.base import DraftKind, Fields, Layout, TreeShape, check_positive, check_shape, shapes
 from swiftspec.policies.colocated import tree_rounds
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
@@ -36,6 +36,7 @@ class ParallelTree(TreeShape):
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.PARALLEL, DraftKind.BLOCK})
     elastic: ClassVar[bool] = True
     serial_forwards: ClassVar[int] = 1
+    profiled: ClassVar[Fields] = {"verify_rows": 8, "num_masks": 4}
 
     verify_rows: int = 12
     least_probability: float = 0.0
@@ -81,7 +82,3 @@ class ParallelTree(TreeShape):
     def search_space(cls) -> Iterator["ParallelTree"]:
         yield from shapes(cls, verify_rows=(4, 8, 12, 16, 24, 32), num_masks=(2, 3, 5, 7))
         yield from shapes(cls, verify_rows=(8, 16), num_masks=(3, 7), least_probability=(0.1, 0.25))
-
-    @classmethod
-    def host_shapes(cls) -> Iterator["ParallelTree"]:
-        yield cls(verify_rows=8, num_masks=4)

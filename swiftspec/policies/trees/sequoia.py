@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, NamedTuple
 
-from swiftspec.policies.base import Layout, TreeShape, check_shape
+from swiftspec.policies.base import Fields, Layout, TreeShape, check_shape
 from swiftspec.policies.effects import Program, Role, Subprogram
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates
@@ -64,6 +64,7 @@ class SequoiaTree(TreeShape):
     name: ClassVar[str] = "sequoia_tree"
     layout: ClassVar[Layout] = Layout.COLOCATED
     elastic: ClassVar[bool] = True
+    profiled: ClassVar[Fields] = {"verify_rows": 6, "depth": 4, "rank_acceptance": (0.6, 0.15, 0.08, 0.04)}
 
     verify_rows: int = 12
     depth: int = 5
@@ -105,10 +106,6 @@ class SequoiaTree(TreeShape):
             for depth in (2, 3, 4, 5, 6, 8, 10):
                 if depth < verify_rows:
                     yield cls(verify_rows=verify_rows, depth=depth)
-
-    @classmethod
-    def host_shapes(cls) -> Iterator["SequoiaTree"]:
-        yield cls(verify_rows=6, depth=4, rank_acceptance=(0.6, 0.15, 0.08, 0.04))
 
     def _draft(self, layers: Layers) -> Subprogram[list[int]]:
         static = self._nodes

@@ -9,8 +9,63 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from swiftspec.scheduler.controls.control import Control, Demand
-from swiftspec.scheduler.controls.draft_round import DraftRound
 from swiftspec.scheduler.costs import RoundCosts
+
+
+class DraftRound:
+    """A round while a control divides its rows: those that are given so far, at first one for each request.
+
+    rows: of each request's verification.
+    seconds: of the round, drafting included.
+    draft_s: of its drafting.
+    drafting: requests that draft each level, from 1.
+    tokens: expected of all requests, bonus tokens included.
+    """
+
+    def __init__(self, demands: Sequence[Demand], costs: RoundCosts) -> None:
+        self.rows = [1] * len(demands)
+        self.seconds = costs.verify_s(len(demands), len(demands))
+        self._demands, self._costs = demands, costs
+        self._num_rows = len(demands)
+        self.draft_s = 0.0
+        most = max((len(demand.survival) for demand in demands), default=0)
+        self.drafting = [0] * (most + 1)
+        self._tokens = [1.0] * len(demands)
+        self.tokens = float(len(demands))
+
+    def tokens_of(self, index: int) -> float:
+        """Expected tokens of a request, the bonus token included."""
+        return self._tokens[index]
+
+    def can_grow(self, index: int) -> bool:
+        """Whether a request has another row."""
+        return self.rows[index] <= len(self._demands[index].survival)
+
+    def longer_s(self, index: int) -> float:
+        """Seconds of the round if a request had one more row."""
+        return self.draft_s + self._level_s(self.rows[index]) + self._verify_s()
+
+    def add(self, index: int) -> None:
+        """Give a request one more row."""
+        level = self.rows[index]
+        self.draft_s += self._level_s(level)
+        self.seconds = self.draft_s + self._verify_s()
+        survival = self._demands[index].survival[level - 1]
+        self.rows[index] += 1
+        self._num_rows += 1
+        self.drafting[level] += 1
+        self._tokens[index] += survival
+        self.tokens += survival
+
+    def _level_s(self, level: int) -> float:
+        """What a request adds to the drafting of a level."""
+        drafting = self.drafting[level]
+        before_s = self._costs.level_s(level, drafting) if drafting else 0.0
+        return self._costs.level_s(level, drafting + 1) - before_s
+
+    def _verify_s(self) -> float:
+        """Seconds of a verification with one more row."""
+        return self._costs.verify_s(len(self.rows), self._num_rows + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +77,40 @@ class Worth(Control):
     def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
         """Rows of each request."""
         return add_likeliest(DraftRound(demands, costs), demands, costs=costs, max_rows=max_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Slo(Control):
+    """First the rows that requests need to keep their limits (AdaServe, EuroSys'26, arXiv 2501.12162).
+
+    A request that is behind its limit on the time per token is due several tokens from one round. The one that is due
+    most takes its likeliest rows first, until their expected number, with the bonus token, is what it is due. The room
+    that is left is divided as `Worth` does. In the paper rows cost nothing up to a fixed budget, which is always used
+    up. Where they cost time, a request takes only those that let its own tokens come faster: others would delay it,
+    too.
+    """
+
+    weighs_drafts: ClassVar[bool] = True
+
+    def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
+        """Rows of each request."""
+        begun = DraftRound(demands, costs)
+        add_due(begun, demands, max_rows=max_rows)
+        return add_likeliest(begun, demands, costs=costs, max_rows=max_rows)
+
+
+def add_due(begun: DraftRound, demands: Sequence[Demand], *, max_rows: int) -> None:
+    """Give requests the rows that they are due, those that are due most first, while there is room."""
+    left = max_rows - len(demands)
+    behind = [index for index, demand in enumerate(demands) if demand.tokens_due > 1]
+    for index in sorted(behind, key=lambda index: -demands[index].tokens_due):
+        demand = demands[index]
+        while left > 0 and begun.can_grow(index) and begun.tokens_of(index) < demand.tokens_due:
+            survival = demand.survival[begun.rows[index] - 1]
+            if survival / begun.tokens_of(index) < len(behind) * (begun.longer_s(index) / begun.seconds - 1):
+                break
+            begun.add(index)
+            left -= 1
 
 
 def add_likeliest(begun: DraftRound, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
