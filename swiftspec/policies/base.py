@@ -128,7 +128,7 @@ class Policy(ABC):
         """The role programs of one request; a co-located policy's single program runs as the target."""
 
     @classmethod
-    def search_space(cls) -> Iterator["Policy"]:
+    def search_space(cls) -> Iterator[Any]:
         """The shapes a planner tries; none if it has no `grid`."""
         return shapes(cls, **cls.grid) if cls.grid else iter(())
 
@@ -137,7 +137,7 @@ class Policy(ABC):
         yield from ()
 
     @classmethod
-    def host_shapes(cls) -> Iterator["Policy"]:
+    def host_shapes(cls) -> Iterator[Any]:
         """The shapes that a profile runs for what programs take between forwards, by the policy and its size."""
         yield from shapes(cls, **{field: (value,) for field, value in cls.profiled.items()})
 
