@@ -9,7 +9,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.report import Report
 from swiftspec.cli.profile import checked_steps
 from swiftspec.files.document import file_sha256
-from swiftspec.profiler.tensor_parallel import GLOO, IN_A_ROW
+from swiftspec.profiler.tensor_parallel import GLOO
 from swiftspec.timing.timeline import Phase
 
 pytestmark = pytest.mark.extra("engine")
@@ -57,7 +57,7 @@ def forward_rows(profile: Profile) -> list[list[str]]:
 
 def collective_rows(profile: Profile) -> list[list[str]]:
     return [
-        [collective.role, *(f"{collective.seconds[name] * 1e3:.2f}" for name in (GLOO, IN_A_ROW))]
+        [collective.role, *(f"{collective.seconds[name] * 1e3:.2f}" for name in (GLOO, f"{GLOO}, in a row"))]
         for collective in profile.collectives
     ]
 

@@ -1,6 +1,6 @@
 """Acceptance model of pairs that cannot be run, fitted to published figures."""
 
-from swiftspec.acceptance.fitting import Chain, Fit, fit_acceptance_model
+from swiftspec.acceptance.fitting import Fit
 from swiftspec.acceptance.given import GivenAcceptance
 from swiftspec.acceptance.model import PRIOR, AcceptanceModel, rank_acceptance, tree_acceptance
 from swiftspec.acceptance.proxy_pairs import acceptance_for, dataset_names
@@ -13,13 +13,11 @@ __all__ = [
     "PRIOR",
     "AcceptanceModel",
     "AcceptanceRecord",
-    "Chain",
     "Fit",
     "GivenAcceptance",
     "TextClass",
     "acceptance_for",
     "dataset_names",
-    "fit_acceptance_model",
     "published_records",
     "rank_acceptance",
     "synthesise",

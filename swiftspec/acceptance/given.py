@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from swiftspec.acceptance.fitting import Chain, fit_acceptance_model
+from swiftspec.acceptance.fitting import fit_fields
 from swiftspec.acceptance.lengths import Drafted, unconditional_rates
 from swiftspec.acceptance.model import PRIOR, AcceptanceModel, tree_acceptance
 from swiftspec.acceptance.numerics import root
@@ -104,11 +104,17 @@ class GivenAcceptance:
         mean = sum(self.rates) / len(self.rates)
         if len(self.rates) == 1 or not any(self.rates):
             return _at_rate(mean, self.num_draft_tokens)
-        fit = fit_acceptance_model([Chain(values=self.rates)])
+        chain = (1,) * len(self.rates)
+
+        def errors(acceptance_model: AcceptanceModel) -> list[float]:
+            predicted = tree_acceptance(acceptance_model, chain)
+            return [mine - theirs for mine, theirs in zip(predicted, self.rates, strict=True)]
+
+        fit = fit_fields(errors, ("mean_logit", "persistence"))
         if fit.residual > _MOST_MISSED:
             if {0.0, 1.0} & {*self.rates}:  # counts of few rounds, or of a draft that fails: their mean is data, too
                 return _at_rate(mean, self.num_draft_tokens)
-            nearest = ", ".join(f"{rate:.2f}" for rate in tree_acceptance(fit.acceptance_model, (1,) * len(self.rates)))
+            nearest = ", ".join(f"{rate:.2f}" for rate in tree_acceptance(fit.acceptance_model, chain))
             raise FieldError(
                 field,
                 self,

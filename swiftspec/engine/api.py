@@ -246,43 +246,28 @@ class Engine:
             If the target died; the chunks before it are what it had committed. EngineBusyError, at the first chunk, if
             `max_waiting` requests are waiting.
         """
-        task = self._requests.task(
+        task, sampler = self._requests.made(
             prompt,
-            max_new_tokens,
-            request_id,
+            max_new_tokens=max_new_tokens,
+            min_new_tokens=min_new_tokens,
+            acceptance_method=acceptance_method,
+            ignore_eos=ignore_eos,
+            stop_token_ids=stop_token_ids,
+            request_id=request_id,
             client=client,
             tpot_s=tpot_s,
             tenant=tenant,
-            ignore_eos=ignore_eos,
-            stop_token_ids=stop_token_ids,
+            **sampling,
         )
-        sampler = self._requests.sampler(task, sampling, acceptance_method, min_new_tokens)
         return self._chunks(task, sampler, cancelled or Event())
 
-    def submit(
-        self,
-        prompt: str | Sequence[int],
-        deliver: Deliver,
-        *,
-        max_new_tokens: int | None = None,
-        min_new_tokens: int = 0,
-        acceptance_method: AcceptanceMethod = "follow",
-        ignore_eos: bool = False,
-        stop_token_ids: Sequence[int] = (),
-        request_id: str | None = None,
-        client: str = "",
-        tpot_s: float | None = None,
-        tenant: str | None = None,
-        **sampling: Unpack[Sampling],
-    ) -> Callable[[], None]:
+    def submit(self, prompt: str | Sequence[int], deliver: Deliver, **options: Any) -> Callable[[], None]:
         """Continue a prompt without waiting, for callers with an event loop.
 
         Parameters
         ----------
-        prompt, max_new_tokens, min_new_tokens, acceptance_method, ignore_eos, stop_token_ids, **sampling
-            As of `generate`.
-        request_id, client, tpot_s, tenant
-            As of `generate`.
+        prompt, **options
+            As of `generate`, without `cancelled`.
         deliver : callable
             Takes chunks, and at the end a `Generation` or an exception; in another thread, which it must not hold up.
 
@@ -291,17 +276,7 @@ class Engine:
         callable
             Ends the request early; its `Generation` is delivered soon after.
         """
-        task = self._requests.task(
-            prompt,
-            max_new_tokens,
-            request_id,
-            client=client,
-            tpot_s=tpot_s,
-            tenant=tenant,
-            ignore_eos=ignore_eos,
-            stop_token_ids=stop_token_ids,
-        )
-        sampler = self._requests.sampler(task, sampling, acceptance_method, min_new_tokens)
+        task, sampler = self._requests.made(prompt, **options)
         scores: list[ScoreReport] = []
         chunks = Chunks(task.request, self._requests.tokenizer, scores)
 
@@ -320,13 +295,13 @@ class Engine:
         self, prompt: str | Sequence[int], *, num_candidates: int = 0, tenant: str | None = None
     ) -> tuple[ScoredToken, ...]:
         """How likely the target finds each token of a text, and how likely so many others. Raises as `generate`."""
-        task = self._requests.task(prompt, 1, None, tenant=tenant, ignore_eos=True)
+        task, _ = self._requests.made(prompt, max_new_tokens=1, tenant=tenant, ignore_eos=True)
         return self.scored(task.request.prompt, scoring.score(self._launcher, task, num_candidates))
 
     def submit_scoring(self, prompt: Sequence[int], deliver: Deliver, **options: Any) -> Callable[[], None]:
         """Score a prompt without waiting, see `scoring.submit`: only the end is delivered, for `scored`."""
-        asked = {name: options.pop(name) for name in ("client", "tenant") if name in options}
-        task = self._requests.task(prompt, 1, options.pop("request_id", None), ignore_eos=True, **asked)
+        asked = {name: options.pop(name) for name in ("client", "tenant", "request_id") if name in options}
+        task, _ = self._requests.made(prompt, max_new_tokens=1, ignore_eos=True, **asked)
         return scoring.submit(self._launcher, task, deliver, **options)
 
     def scored(self, prompt: Sequence[int], generation: Generation) -> tuple[ScoredToken, ...]:
@@ -339,7 +314,8 @@ class Engine:
         `stats` does not count its few tokens, at most `max_new_tokens`. Raises as `generate`; KeyboardInterrupt if a
         signal interrupted it.
         """
-        warm_up(self._launcher, self._candidate, self._requests.task(prompt, max_new_tokens, "warm-up"))
+        task, _ = self._requests.made(prompt, max_new_tokens=max_new_tokens, request_id="warm-up")
+        warm_up(self._launcher, self._candidate, task)
 
     def tokenize(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
         """Token ids of a text, with the special tokens around it that the model expects unless they are not wanted.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.tenants import tenant_spec
@@ -120,19 +120,24 @@ class RequestMaker:
             raise ValueError(f"{field} has token {wrong[0]}; expected 0 to {self._vocab_size - 1}")
         return tokens
 
-    def task(
+    def made(
         self,
         prompt: str | Sequence[int],
-        max_new_tokens: int | None,
-        request_id: str | None,
         *,
+        max_new_tokens: int | None = None,
+        min_new_tokens: int = 0,
+        acceptance_method: AcceptanceMethod = "follow",
+        ignore_eos: bool = False,
+        stop_token_ids: Sequence[int] = (),
+        request_id: str | None = None,
         client: str = "",
         tpot_s: float | None = None,
         tenant: str | None = None,
-        ignore_eos: bool = False,
-        stop_token_ids: Sequence[int] = (),
-    ) -> Task:
-        """A request with its name and its tenant's number. ValueError if a token or the tenant is unknown."""
+        **sampling: Unpack[Sampling],
+    ) -> tuple[Task, Sampler]:
+        """A request as of `Engine.generate`, and how its tokens are drawn. ValueError names what is wrong."""
+        from swiftspec.engine.model.sampling.sampler import sampler_of
+
         asked = self.tenants.named(tenant)
         stops = frozenset(self.known(stop_token_ids, "stop_token_ids"))
         request = Request(
@@ -141,19 +146,11 @@ class RequestMaker:
             eos_token_ids=stops if ignore_eos else stops | asked.eos_token_ids,
         )
         name = request_id or str(next(self._numbers))
-        return Task(prompt_id=name, request=request, client=client, tpot_s=tpot_s, tenant=asked.number)
-
-    def sampler(
-        self, task: Task, sampling: Sampling, acceptance_method: AcceptanceMethod, min_new_tokens: int
-    ) -> Sampler:
-        """How the tokens of a task are drawn. ValueError if a parameter is out of range, or a token unknown."""
-        from swiftspec.engine.model.sampling.sampler import sampler_of
-
-        request = task.request
+        task = Task(prompt_id=name, request=request, client=client, tpot_s=tpot_s, tenant=asked.number)
         if not 0 <= min_new_tokens <= request.max_new_tokens:
             raise ValueError(f"min_new_tokens is {min_new_tokens}; expected 0 to {request.max_new_tokens}, its most")
         self.known(sampling.get("logit_bias", ()), "logit_bias")
         # Those that would end an output are not wanted before its least length, whether or not they end this one.
-        barred = request.eos_token_ids | self.tenants.every[task.tenant].eos_token_ids if min_new_tokens else ()
+        barred = request.eos_token_ids | asked.eos_token_ids if min_new_tokens else ()
         first = request.root_position
-        return sampler_of(sampling, acceptance_method, barred=barred, barred_before=first + min_new_tokens)
+        return task, sampler_of(sampling, acceptance_method, barred=barred, barred_before=first + min_new_tokens)

@@ -31,7 +31,6 @@ from swiftspec.timing.steps import HostGrid
 ROWS = (1, 2, 4, 8, 16, 32, 128)  # the last is the chunk of a prefill
 SAMPLES = 24
 _WARM_UP = 3
-_IN_A_ROW = 50
 _BUSY_S = 2e-4  # about the time that a leader needs between two forwards
 _LEAST_S = 1e-9
 _NOTE = bytes(200)
@@ -43,7 +42,6 @@ class Samples(NamedTuple):
     sums: list[float]  # of one all-reduce, the mean over those of a forward
     gathers: list[float]
     notes: list[float]
-    in_a_row: list[float]  # the same with nothing between them
 
 
 class _Times(NamedTuple):
@@ -66,25 +64,19 @@ class CollectiveCosts:
     all_reduce: HostGrid
     gather: HostGrid
     note: HostGrid
-    in_a_row_s: Mapping[int, float]  # median seconds of an all-reduce right after another one, by rows, for comparison
 
     @classmethod
     def of(cls, samples: Sequence[Mapping[int, Samples]]) -> "CollectiveCosts":
         """Costs from the samples by rows of several processes, one process after another."""
-        rows = sorted(samples[0])
 
-        def together(field: str, count: int) -> list[float]:
-            return [seconds for each in samples for seconds in getattr(each[count], field)]
+        def latency(field: str, count: int) -> Latency:
+            seconds = [one_s for each in samples for one_s in getattr(each[count], field)]
+            return Latency.of_samples(seconds, Provenance.MEASURED)
 
         def grid(field: str) -> HostGrid:
-            return HostGrid({n: Latency.of_samples(together(field, n), Provenance.MEASURED) for n in rows})
+            return HostGrid({count: latency(field, count) for count in samples[0]})
 
-        return cls(
-            all_reduce=grid("sums"),
-            gather=grid("gathers"),
-            note=grid("notes"),
-            in_a_row_s={count: median(together("in_a_row", count)) for count in rows},
-        )
+        return cls(all_reduce=grid("sums"), gather=grid("gathers"), note=grid("notes"))
 
 
 def collective_samples(
@@ -135,7 +127,7 @@ class _Imitation:
         held = sharded(spec, tp_group.size)
         # One row's experts, as one network: what each rank computes between two sums, and how much it reads for that.
         inner = held.intermediate_size * (spec.experts.num_active if spec.experts else 1)
-        self._spec, self._tp_group, self._dtype = spec, tp_group, dtype
+        self._spec, self._tp_group = spec, tp_group
         sizes = (
             (held.query_size + 2 * held.kv_size, spec.hidden_size),
             (spec.hidden_size, held.query_size),
@@ -150,16 +142,13 @@ class _Imitation:
     def samples(self, rows: int, num_samples: int) -> Samples:
         """Time every kind of forward in turn, so that a slow spell of the machine affects all of them."""
         silent, tp_group = NoOpTPGroup(self._tp_group), self._tp_group
-        x = torch.zeros(rows, self._spec.hidden_size, dtype=self._dtype)
         alone: list[_Times] = []
         in_step: list[_Times] = []
         told: list[_Times] = []
-        in_a_row: list[float] = []
         for _ in range(_WARM_UP + num_samples):
             alone.append(self._forward(rows, silent, self._meet))
             in_step.append(self._forward(rows, tp_group, self._meet))
             told.append(self._forward(rows, tp_group, self._tell))
-            in_a_row.append(self._all_reduce_in_a_row(x))
         told = told[_WARM_UP:]
         # Compared with medians, since rare delays are in the shards' own times as well.
         alone_s, in_step_s, told_s = map(_Times.medians, (alone[_WARM_UP:], in_step[_WARM_UP:], told))
@@ -169,7 +158,6 @@ class _Imitation:
             sums=[_above(times.layers_s - alone_s.layers_s - note_s) / num_sums for times in told],
             gathers=[_above(times.gather_s - alone_s.gather_s) for times in told],
             notes=[note_s],
-            in_a_row=in_a_row[_WARM_UP:],
         )
 
     def _forward(self, rows: int, tp_group: TPGroup, start: Callable[[], None]) -> _Times:
@@ -199,12 +187,6 @@ class _Imitation:
             pass
         self._tp_group.broadcast(_NOTE)
         self._tp_group.broadcast(_NOTE)
-
-    def _all_reduce_in_a_row(self, x: Tensor) -> float:
-        start_s = time.perf_counter()
-        for _ in range(_IN_A_ROW):
-            self._tp_group.all_reduce(x)
-        return (time.perf_counter() - start_s) / _IN_A_ROW
 
 
 def _product(width: int, depth: int, *, dtype: torch.dtype) -> Callable[[int], Tensor]:

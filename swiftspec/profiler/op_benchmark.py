@@ -10,15 +10,18 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from swiftspec.costmodel.op_tables import COLUMNS, OpTables, Source, columns_of
+from swiftspec.engine.model.gpu.cuda_graph import GraphPool, Replay
 from swiftspec.engine.model.gpu.ops import ops_for
 from swiftspec.engine.model.gpu.weights import FORMATS, WeightFormat, build_weight
+from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.files.document import Origin
 from swiftspec.models import sharded
 from swiftspec.models.spec import ModelSpec
-from swiftspec.profiler.collectives import BACKENDS, all_reduce_times
+from swiftspec.profiler.helper_processes import answer_of_ranks
 from swiftspec.profiler.op_timer import OpTimer, Timing
 from swiftspec.progress import Progress
 
@@ -29,6 +32,9 @@ FRAMEWORK = "swiftspec"
 LIMITS = ("copy", "read")  # operations that do nothing but move bytes
 _COPIED_CACHES = 8  # size of a copy, in multiples of the last-level cache
 _MOST_DEVICES = 8  # in a group
+_BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
+# Of all-reduces: samples, those before them that do not count, and calls of a sample
+_SAMPLES, _WARM_UP, _IN_A_ROW = 30, 3, 10
 _TREE_WORDS, _WORD_BITS = 2, 32
 _NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
@@ -242,11 +248,52 @@ def _all_reduces(device: str, num_devices: int, message_bytes: Sequence[int]) ->
             dtype="fp32",
             timing=timing,
             devices=degree,
-            implementation=BACKENDS[device],
+            implementation=_BACKENDS[device],
         )
         for degree in range(2, min(num_devices, _MOST_DEVICES) + 1)
         for size, timing in all_reduce_times(device, degree, message_bytes).items()
     ]
+
+
+def all_reduce_times(device: str, degree: int, message_bytes: Sequence[int]) -> dict[int, Timing]:
+    """Seconds of one all-reduce among `degree` devices, by bytes: the slowest rank's. RuntimeError if one fails."""
+    with run_folder() as folder:
+        arguments = (degree, device, str(folder / "rendezvous"), tuple(message_bytes))
+        what = f"all-reduce among {degree} of {device}"
+        samples_s: dict[int, list[float]] = answer_of_ranks(what, _rank, arguments, num_ranks=degree)
+    return {size: Timing.of(seconds) for size, seconds in samples_s.items()}
+
+
+def _rank(rank: int, degree: int, device: str, rendezvous: str, message_bytes: Sequence[int], answers: Any) -> None:
+    place = torch.device(device, rank) if device == "cuda" else torch.device(device)
+    if device == "cuda":
+        torch.cuda.set_device(place)
+    else:
+        torch.set_num_threads(1)
+    dist.init_process_group(_BACKENDS[device], init_method=f"file://{rendezvous}", rank=rank, world_size=degree)
+    try:
+        samples_s = {size: _samples(place, size) for size in message_bytes}
+        if rank == 0:
+            answers.put(samples_s)
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def _samples(place: torch.device, num_bytes: int) -> list[float]:
+    """Samples, each the mean of a few in a row, on GPUs in one CUDA graph; every rank takes the same number."""
+    tensor = torch.zeros(num_bytes // 4, device=place)
+
+    def several() -> None:
+        for _ in range(_IN_A_ROW):
+            dist.all_reduce(tensor)
+
+    watch, replay = OpTimer(place), Replay(several, GraphPool(place))
+    for _ in range(_WARM_UP):
+        replay()
+    seconds = torch.tensor([watch.once(replay) / _IN_A_ROW for _ in range(_SAMPLES)], device=place)
+    dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
+    return [float(value) for value in seconds]
 
 
 def _num_bytes(weight: Any) -> int:

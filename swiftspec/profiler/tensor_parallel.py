@@ -19,7 +19,7 @@ from swiftspec.timing.steps import PREFILL_CHUNK, prefill_rows
 from swiftspec.timing.timeline import Phase
 
 USUAL_ROWS = 8  # of a verification or expansion, at which all-reduces are compared
-GLOO, IN_A_ROW = "gloo", "gloo, in a row"
+GLOO = "gloo"
 
 
 class CollectiveSamples:
@@ -106,7 +106,6 @@ def _sum(one: Latency, other: Latency) -> Latency:
 
 
 def collective_of(role: Role, degree: int, ranks: int, costs: CollectiveCosts) -> Collective:
-    """Cost of an all-reduce between computing ranks, and of one of many in a row."""
-    rows = min(costs.in_a_row_s, key=lambda count: abs(count - USUAL_ROWS))
-    seconds = {GLOO: costs.all_reduce.at(rows).mean_s, IN_A_ROW: costs.in_a_row_s[rows]}
+    """Cost of an all-reduce between computing ranks."""
+    seconds = {GLOO: costs.all_reduce.at(USUAL_ROWS).mean_s}
     return Collective(role=role, degree=degree, ranks=ranks, implementation=GLOO, seconds=seconds)

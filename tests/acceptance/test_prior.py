@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 import swiftspec
-from swiftspec.acceptance import PRIOR, Chain, Fit, fit_acceptance_model, synthesise
+from swiftspec.acceptance import PRIOR, Fit, synthesise
 from swiftspec.acceptance.proxy_pairs import fitted_pairs
 from swiftspec.acceptance.records import Quantity, published_acceptance
 from swiftspec.acceptance.synthesis import EXIT_ACCEPTANCE, EXIT_SLOPE, FUZZY_SHARE
@@ -18,7 +18,7 @@ from swiftspec.planner.search.space import fitted_temperature
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
-from swiftspec.studies.backtest.figures import Ranks
+from swiftspec.studies.backtest.figures import Chain, Ranks, fit_acceptance_model
 from tests.builders import constant_profile
 
 NUM_RANKS, LONGEST = 8, 8

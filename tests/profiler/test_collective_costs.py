@@ -21,10 +21,9 @@ def test_two_ranks_cost_each_other_something_at_every_number_of_rows(monkeypatch
     samples = collective_samples(SPEC, "float32", devices=(0, 1), ranks=2, rows=(1, 8))
     assert set(samples) == {1, 8}
     for of_rows in samples.values():
-        assert [len(seconds) for seconds in of_rows] == [*[collective_costs.SAMPLES] * 2, 1, collective_costs.SAMPLES]
+        assert [len(seconds) for seconds in of_rows] == [*[collective_costs.SAMPLES] * 2, 1]
         assert all(second > 0 for seconds in of_rows for second in seconds)
     costs = CollectiveCosts.of([samples])
-    assert 1e-6 < costs.in_a_row_s[8] < 1
     assert 0 < costs.gather.at(8).median_s < 1
 
 

@@ -11,7 +11,6 @@ from swiftspec.engine.model.gpu.weights import FORMATS
 from swiftspec.files.document import Origin
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.profiler import op_benchmark
-from swiftspec.profiler.collectives import all_reduce_times
 from swiftspec.profiler.op_benchmark import BenchmarkGrid, OpRow, chain_words, measure_ops, op_tables, peak_bytes_per_s
 from swiftspec.profiler.op_timer import OpTimer, Timing
 
@@ -123,7 +122,7 @@ def test_int4_weights_that_cannot_be_packed_are_timed_as_the_16_bits_they_stay_i
 
 
 def test_all_reduces_are_timed_between_processes() -> None:
-    times = all_reduce_times("cpu", 2, (1 << 13, 1 << 16))
+    times = op_benchmark.all_reduce_times("cpu", 2, (1 << 13, 1 << 16))
     assert list(times) == [1 << 13, 1 << 16]
     for timing in times.values():
         assert 0 < timing.median_s < 1

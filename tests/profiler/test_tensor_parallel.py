@@ -4,7 +4,7 @@ from swiftspec.artifacts.profile import StepPoint
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.collective_costs import CollectiveCosts, Samples
-from swiftspec.profiler.tensor_parallel import GLOO, IN_A_ROW, collective_of, composed_steps
+from swiftspec.profiler.tensor_parallel import GLOO, collective_of, composed_steps
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.steps import PREFILL_CHUNK
 from swiftspec.timing.timeline import Phase
@@ -13,12 +13,7 @@ from tests.builders import step_point
 SPEC = ModelSpec.from_directory(model_directory("demo/target"))
 # An all-reduce costs 2 ms and 1 ms for every row, a gather 5 ms, a note 7 ms.
 COSTS = CollectiveCosts.of(
-    [
-        {
-            rows: Samples(sums=[2e-3 + rows * 1e-3] * 4, gathers=[5e-3] * 4, notes=[7e-3] * 4, in_a_row=[1e-3] * 4)
-            for rows in (1, 8, 128)
-        }
-    ]
+    [{rows: Samples(sums=[2e-3 + rows * 1e-3] * 4, gathers=[5e-3] * 4, notes=[7e-3] * 4) for rows in (1, 8, 128)}]
 )
 
 
@@ -69,7 +64,7 @@ def test_a_prompts_last_chunk_is_summed_with_its_padding() -> None:
 
 
 def test_slow_collectives_widen_the_distribution_and_its_mean_is_that_of_its_parts() -> None:
-    uneven = {8: Samples(sums=[1e-3] * 9 + [1e-2], gathers=[1e-3], notes=[1e-3], in_a_row=[1e-3])}
+    uneven = {8: Samples(sums=[1e-3] * 9 + [1e-2], gathers=[1e-3], notes=[1e-3])}
     shard = step_point(Role.TARGET, Phase.VERIFY, [0.1, 0.2], degree=2, rows=8)
     (whole,) = composed_steps([shard], CollectiveCosts.of([uneven]), SPEC)
     assert whole.latency.median_s < whole.latency.mean_s
@@ -78,13 +73,13 @@ def test_slow_collectives_widen_the_distribution_and_its_mean_is_that_of_its_par
 
 
 def test_samples_of_several_processes_count_alike() -> None:
-    one, other = ({1: Samples([s], [s], [s], [s])} for s in (1e-3, 3e-3))
+    one, other = ({1: Samples([s], [s], [s])} for s in (1e-3, 3e-3))
     costs = CollectiveCosts.of([one, other])
     assert costs.all_reduce.at(1).mean_s == pytest.approx(2e-3)
     assert costs.note.at(1).mean_s == pytest.approx(2e-3)
 
 
-def test_an_all_reduce_among_computing_ranks_is_told_from_one_in_a_row() -> None:
+def test_the_usual_all_reduce_among_computing_ranks_is_told() -> None:
     collective = collective_of(Role.DRAFT, 4, 2, COSTS)
     assert (collective.role, collective.degree, collective.ranks) == (Role.DRAFT, 4, 2)
-    assert collective.seconds == pytest.approx({GLOO: 10e-3, IN_A_ROW: 1e-3})
+    assert collective.seconds == pytest.approx({GLOO: 10e-3})

@@ -19,10 +19,7 @@ class Header(NamedTuple):
 
 
 class Exchange:
-    """One end of the exchange about a request. leads: the target's end, which opens attempts by probing.
-
-    num_refused: messages not delivered: gaps, invalid ones, and those after them; not those of older attempts.
-    """
+    """One end of the exchange about a request. leads: the target's end, which opens attempts by probing."""
 
     def __init__(self, request: int, *, leads: bool) -> None:
         self._request = request
@@ -30,7 +27,6 @@ class Exchange:
         self._attempt = 0
         self._num_sent = self._num_heard = 0  # in this attempt
         self._broken = False
-        self.num_refused = 0
 
     def header(self, message: Message) -> Header:
         if self._leads and isinstance(message, Probe):
@@ -55,7 +51,6 @@ class Exchange:
     def break_off(self) -> None:
         """Deliver nothing more of this attempt, because an invalid message came."""
         self._broken = True
-        self.num_refused += 1
 
     def _open(self, attempt: int) -> None:
         self._attempt = attempt

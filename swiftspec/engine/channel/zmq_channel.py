@@ -281,10 +281,6 @@ class RequestChannel:
         self._exchange = Exchange(request, leads=leads)
         self._inbox: deque[_Heard] = deque(maxlen=_MAX_QUEUED)
 
-    @property
-    def num_refused(self) -> int:
-        return self._exchange.num_refused
-
     def send(self, message: Message) -> None:
         """Send without waiting; see `Channel.transmit`."""
         frame = encode(message, self._exchange.header(message))

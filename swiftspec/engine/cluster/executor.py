@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
 
 from swiftspec.devices.local import Device
 from swiftspec.engine.channel.curve import Curve
@@ -21,19 +20,10 @@ KEY_BYTES = 32
 _LOOK_EVERY_S = 0.05
 
 
-class WorkerPlace(NamedTuple):
-    """A place for a worker: its connection, its node, and its setup with the devices there."""
-
-    pipe: PipeEnd
-    node: str
-    setup: Setup
-    has_own_clock: bool
-
-
 class RemoteWorker(Worker):
-    """A worker that is started as soon as `place` gives its slot a host; reports have our times."""
+    """A worker that is started as soon as `place` gives its slot a host, and its devices; reports have our times."""
 
-    def __init__(self, setup: Setup, place: Callable[[], WorkerPlace | None]) -> None:
+    def __init__(self, setup: Setup, place: Callable[[], tuple[Spare, Setup] | None]) -> None:
         super().__init__(setup)
         self._place = place
         self._pipe: PipeEnd | None = None
@@ -44,7 +34,9 @@ class RemoteWorker(Worker):
 
     def _begin(self) -> None:
         if (placed := self._place()) is not None:
-            self._pipe, self.node, self.setup, self._has_own_clock = placed
+            spare, self.setup = placed
+            self.node, self._has_own_clock = spare.hello.node, spare.hello.machine != this_machine()
+            self._pipe = PipeEnd(spare.connection)
             self._pipe.send(self.setup)
 
     def send(self, command: Command) -> None:
@@ -157,16 +149,10 @@ class ClusterExecutor(AbstractContextManager["ClusterExecutor"]):
         )
         return RemoteWorker(setup, lambda: self._place(slot, setup))
 
-    def _place(self, slot: int, setup: Setup) -> WorkerPlace | None:
+    def _place(self, slot: int, setup: Setup) -> tuple[Spare, Setup] | None:
         if (spare := self._listener.take(slot)) is None:
             return None
-        devices = self._devices_for(slot, setup, spare)
-        return WorkerPlace(
-            pipe=PipeEnd(spare.connection),
-            node=spare.hello.node,
-            setup=replace(setup, devices=devices, curve=self._curve),
-            has_own_clock=spare.hello.machine != this_machine(),
-        )
+        return spare, replace(setup, devices=self._devices_for(slot, setup, spare), curve=self._curve)
 
     def _devices_for(self, slot: int, setup: Setup, spare: Spare) -> tuple[int, ...]:
         """Devices for a slot's process, as its host numbers them: cores that no other slot has, if there are such."""

@@ -13,7 +13,6 @@ from functools import cache
 import numpy as np
 
 from swiftspec.acceptance import AcceptanceModel, synthesise
-from swiftspec.acceptance.fitting import fit_acceptance_model
 from swiftspec.acceptance.model import PRIOR
 from swiftspec.artifacts.profile import HostPoint, StepPoint
 from swiftspec.artifacts.trace import AcceptanceTrace
@@ -25,7 +24,7 @@ from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.jobs import Job, ServingRun
 from swiftspec.simulator.serving import Serving
 from swiftspec.studies.adaserve.rule import FilledBudget, FilledBudgetSteering
-from swiftspec.studies.backtest.figures import Ranks
+from swiftspec.studies.backtest.figures import Ranks, fit_acceptance_model
 from swiftspec.studies.backtest.published import read_facts
 from swiftspec.studies.backtest.speeds import Deployment
 from swiftspec.timing.latency import NUM_QUANTILES, Provenance

@@ -12,8 +12,9 @@ length are the bundled pair's; its other two parameters are means over several p
 
 from collections.abc import Iterator
 
-from swiftspec.acceptance import PRIOR, Chain, fit_acceptance_model, tree_acceptance
+from swiftspec.acceptance import PRIOR, tree_acceptance
 from swiftspec.acceptance.records import Quantity, published_acceptance
+from swiftspec.studies.backtest.figures import Chain, fit_acceptance_model
 from swiftspec.studies.backtest.fitting import chains_of
 from swiftspec.studies.backtest.rows import Constant, Row
 from swiftspec.studies.backtest.static_trees import (

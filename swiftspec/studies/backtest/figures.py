@@ -1,11 +1,13 @@
-"""Published figures of acceptance that are fitted and predicted beside chains: by rank, and as mean lengths."""
+"""Published figures of acceptance that are fitted and predicted: of chains, by rank, and as mean lengths."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from swiftspec.acceptance import AcceptanceModel, rank_acceptance
+from swiftspec.acceptance import PRIOR, AcceptanceModel, Fit, rank_acceptance, tree_acceptance
+from swiftspec.acceptance.fitting import fit_fields
 from swiftspec.acceptance.records import PublishedAcceptance, published_acceptance
 
 
@@ -16,6 +18,31 @@ def acceptance_of(target: str, draft: str, dataset: str | None = None) -> list[P
         for record in published_acceptance()
         if (record.target, record.draft) == (target, draft) and dataset in (None, record.dataset)
     ]
+
+
+class Observation(Protocol):
+    """A published figure, the fields that it determines, and what an acceptance model's prediction misses it by."""
+
+    @property
+    def identifies(self) -> tuple[str, ...]: ...
+
+    def errors(self, acceptance_model: AcceptanceModel) -> list[float]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """Cumulative acceptance of a chain: share of rounds that accept the first draft token, the first two, ..."""
+
+    values: tuple[float, ...]
+
+    @property
+    def identifies(self) -> tuple[str, ...]:
+        return ("mean_logit", "persistence") if len(self.values) > 1 else ("mean_logit",)
+
+    def errors(self, acceptance_model: AcceptanceModel) -> list[float]:
+        """Predicted minus published."""
+        predicted = tree_acceptance(acceptance_model, (1,) * len(self.values))
+        return [mine - theirs for mine, theirs in zip(predicted, self.values, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +77,22 @@ class Length:
     def errors(self, acceptance_model: AcceptanceModel) -> list[float]:
         """Predicted over published, minus 1."""
         return [self.of(acceptance_model) / self.value - 1]
+
+
+def fit_acceptance_model(
+    observations: Sequence[Observation], *, prior: AcceptanceModel = PRIOR, fields: Sequence[str] | None = None
+) -> Fit:
+    """The acceptance model fitted to published figures of a pair.
+
+    prior: as of `fit_fields`. fields: fields to fit; by default those that the observations identify.
+
+    ValueError: if there is no observation, or no such field.
+    """
+    if not observations:
+        raise ValueError("observations is empty; a fit needs at least one published figure")
+    wanted = {name for observation in observations for name in observation.identifies} if fields is None else fields
+
+    def errors(acceptance_model: AcceptanceModel) -> list[float]:
+        return [error for observation in observations for error in observation.errors(acceptance_model)]
+
+    return fit_fields(errors, wanted, prior=prior)

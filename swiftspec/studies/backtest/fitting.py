@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import swiftspec.acceptance
-from swiftspec.acceptance import AcceptanceModel, Chain, Fit, fit_acceptance_model
+from swiftspec.acceptance import AcceptanceModel, Fit
 from swiftspec.acceptance.proxy_pairs import FittedPair
 from swiftspec.acceptance.records import Quantity
 from swiftspec.files.writing import write_output
-from swiftspec.studies.backtest.figures import acceptance_of
+from swiftspec.studies.backtest.figures import Chain, acceptance_of, fit_acceptance_model
 from swiftspec.studies.backtest.static_trees import FORKED, forked_fit
 from swiftspec.studies.backtest.table7 import DRAFT, TARGET, Reading, published_lengths, serial_fits
 

@@ -10,18 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from swiftspec.acceptance import (
-    AcceptanceModel,
-    Fit,
-    fit_acceptance_model,
-    rank_acceptance,
-    synthesise,
-    tree_acceptance,
-)
+from swiftspec.acceptance import AcceptanceModel, Fit, rank_acceptance, synthesise, tree_acceptance
 from swiftspec.acceptance.records import PublishedAcceptance, Quantity, published_acceptance
 from swiftspec.files.document import ModelRef
 from swiftspec.policies.trees.sequoia import static_tree
-from swiftspec.studies.backtest.figures import Length, Ranks, acceptance_of
+from swiftspec.studies.backtest.figures import Length, Ranks, acceptance_of, fit_acceptance_model
 
 _SPECINFER_DEPTH, _WIDEST = 8, 5
 # Which level of a tree of width w has w children is not printed. Of the first three it is the first, by the lengths;

@@ -23,7 +23,7 @@ from functools import cache
 import numpy as np
 from scipy.interpolate import PchipInterpolator
 
-from swiftspec.acceptance import PRIOR, AcceptanceModel, Fit, fit_acceptance_model, synthesise
+from swiftspec.acceptance import PRIOR, AcceptanceModel, Fit, synthesise
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.profile import Profile
 from swiftspec.files.document import ModelRef
@@ -31,7 +31,7 @@ from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.chains.serial import SerialTree
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
-from swiftspec.studies.backtest.figures import Length, acceptance_of
+from swiftspec.studies.backtest.figures import Length, acceptance_of, fit_acceptance_model
 from swiftspec.studies.backtest.timed import timed_profile
 from swiftspec.timing.timeline import Phase, Timeline
 

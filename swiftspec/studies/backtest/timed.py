@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from functools import cache
 
-from swiftspec.acceptance import PRIOR, AcceptanceModel, fit_acceptance_model, synthesise
+from swiftspec.acceptance import PRIOR, AcceptanceModel, synthesise
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.profile import Profile, StepPoint
 from swiftspec.files.document import ModelRef, Origin
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
-from swiftspec.studies.backtest.figures import Ranks
+from swiftspec.studies.backtest.figures import Ranks, fit_acceptance_model
 from swiftspec.timing.latency import NUM_QUANTILES, Provenance
 from swiftspec.timing.timeline import Phase
 

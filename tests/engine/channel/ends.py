@@ -7,10 +7,23 @@ from types import TracebackType
 
 import zmq
 
-from swiftspec.engine.channel.zmq_channel import NO_PAYLOAD, Channel, Payload
+from swiftspec.engine.channel.zmq_channel import NO_PAYLOAD, Channel, Payload, RequestChannel
 from swiftspec.policies.effects import Message
 
 _IDLE_POLL_MS = 50
+
+
+def refusals(part: RequestChannel) -> list[None]:
+    """A list that grows with every message that this end refuses from now on."""
+    exchange, refused = part._exchange, list[None]()
+    break_off = exchange.break_off
+
+    def counted() -> None:
+        refused.append(None)
+        break_off()
+
+    vars(exchange)["break_off"] = counted
+    return refused
 
 
 class End:
@@ -25,6 +38,7 @@ class End:
     def begin(self, request: int, payload: Payload = NO_PAYLOAD) -> None:
         """Go over to another request."""
         self._part = self.channel.open(request, payload)
+        self._refused = refusals(self._part)
 
     def __enter__(self) -> End:
         return self
@@ -36,7 +50,7 @@ class End:
 
     @property
     def num_refused(self) -> int:
-        return self._part.num_refused
+        return len(self._refused)
 
     def send(self, message: Message) -> None:
         self._part.send(message)

@@ -31,7 +31,7 @@ from swiftspec.policies.lookup.prompt_lookup import PromptLookup
 from swiftspec.policies.recovery import RecoveringTarget
 from swiftspec.profiler.helper_processes import forkserver
 from swiftspec.scheduler.batching import BatchLimits
-from tests.engine.channel.ends import End
+from tests.engine.channel.ends import End, refusals
 from tests.engine.pairs import VOCAB_SIZE, write_pair
 from tools.run_alone import raise_error
 
@@ -64,6 +64,7 @@ def serve(connection: Connection, checkpoint: str, address: str) -> None:
     for number, (name, alone) in enumerate(iter(connection.recv, None)):
         output: list[int] = []
         messages = channel.open(number)
+        refused = refusals(messages)
         part = RequestPart(role=Role.TARGET, models=models, peers=[messages], commit=output.extend, sampler=Sampler())
         recovery = RecoveringTarget(
             make_policy("swiftspec" if name == "autoregressive" else name),
@@ -79,7 +80,7 @@ def serve(connection: Connection, checkpoint: str, address: str) -> None:
                 driver.advance()
                 driver.step()
         channel.close(number)
-        connection.send((tuple(output), messages.num_refused, recovery.num_losses))
+        connection.send((tuple(output), len(refused), recovery.num_losses))
 
 
 class Target:

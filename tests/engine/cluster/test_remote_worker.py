@@ -6,9 +6,10 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from swiftspec.engine.cluster.executor import RemoteWorker, WorkerPlace
+from swiftspec.engine.cluster.connections import Hello, Spare
+from swiftspec.engine.cluster.executor import RemoteWorker
+from swiftspec.engine.cluster.host import this_machine
 from swiftspec.engine.process.clocks import TimedMessage
-from swiftspec.engine.process.pipes import PipeEnd
 from swiftspec.engine.process.protocol import Cancel, EndReport, FailureReport, Setup
 from swiftspec.engine.process.worker_handle import WorkerLostError
 from swiftspec.policies.effects import Role
@@ -23,8 +24,9 @@ SETUP = setup(role=Role.DRAFT)
 def ends(*, has_own_clock: bool = True) -> Iterator[tuple[RemoteWorker, Connection]]:
     """A worker as the launcher sees it, and its own end; it has the setup."""
     ours, theirs = socket.socketpair()
-    placed = WorkerPlace(pipe=PipeEnd(ours), node="192.0.2.1", setup=SETUP, has_own_clock=has_own_clock)
-    worker = RemoteWorker(SETUP, lambda: placed)
+    machine = "another" if has_own_clock else this_machine()
+    hello = Hello(slot=0, node="192.0.2.1", machine=machine, devices=(0,), port=1)
+    worker = RemoteWorker(SETUP, lambda: (Spare(ours, hello.node, hello), SETUP))
     with Connection(theirs.detach()) as end:
         assert end.recv() == SETUP
         yield worker, end

@@ -1,7 +1,7 @@
 import pytest
 
-from swiftspec.acceptance import PRIOR, Chain, fit_acceptance_model, rank_acceptance, tree_acceptance
-from swiftspec.studies.backtest.figures import Length, Ranks, acceptance_of
+from swiftspec.acceptance import PRIOR, rank_acceptance, tree_acceptance
+from swiftspec.studies.backtest.figures import Chain, Length, Ranks, acceptance_of, fit_acceptance_model
 
 HIDDEN = PRIOR.model_copy(update={"mean_logit": 3.1, "persistence": 0.22, "runner_up": 0.55})
 CHAIN = Chain(values=tuple(tree_acceptance(HIDDEN, (1,) * 6)))

@@ -1,6 +1,7 @@
 import pytest
 
-from swiftspec.acceptance import PRIOR, Chain, fit_acceptance_model, tree_acceptance
+from swiftspec.acceptance import PRIOR, tree_acceptance
+from swiftspec.studies.backtest.figures import Chain, fit_acceptance_model
 
 HIDDEN = PRIOR.model_copy(update={"mean_logit": 3.1, "persistence": 0.22, "runner_up": 0.55})
 CHAIN = Chain(values=tuple(tree_acceptance(HIDDEN, (1,) * 6)))
