@@ -42,17 +42,9 @@ class LoadPrediction(Facts):
 
     @classmethod
     def of(cls, load: SimulatedLoad, *, candidate: str, tokens_per_s: float, num_blocks: int | None = None) -> Self:
-        return cls(
-            candidate=candidate,
-            tokens_per_s=tokens_per_s,
-            attained=load.attained,
-            metrics=load.metrics,
-            mean_batch=load.mean_batch,
-            busy_fraction=load.busy_fraction,
-            num_blocks=num_blocks,
-            method=load.method,
-            cache=load.cache,
-        )
+        same = ("attained", "metrics", "mean_batch", "busy_fraction", "method", "cache")
+        found = {name: getattr(load, name) for name in same}
+        return cls(candidate=candidate, tokens_per_s=tokens_per_s, num_blocks=num_blocks, **found)
 
     def score(self, goal: Goal) -> tuple[bool, float, float]:
         """Sort key, as `Goal.score`."""

@@ -206,36 +206,30 @@ class Generations:
             seed=answers[0].seed,
         )
         try:
-            for answer in answers:
-                await self._start(answer)
+            try:
+                for answer in answers:
+                    await answer.start()
+            except ValueError as error:  # found when it was admitted
+                raise RequestError(str(error), param="prompt") from error
             if body.stream:
                 await _stream(answers, reply, send)
             else:
                 await self._whole(answers, reply, send)
+        except EngineBusyError as error:
+            raise self._serving.too_busy() from error
+        except (EngineError, TimeoutError) as error:
+            raise RequestError(str(error), status=500, code="engine_error") from error
         finally:
             await asyncio.gather(*(answer.close() for answer in answers))
 
-    async def _start(self, answer: Answer) -> None:
-        try:
-            await answer.start()
-        except EngineBusyError as error:
-            raise self._serving.too_busy() from error
-        except ValueError as error:  # found when it was admitted
-            raise RequestError(str(error), param="prompt") from error
-        except (EngineError, TimeoutError) as error:
-            raise _failure(error) from error
-
     async def _whole(self, answers: Sequence[Answer], reply: Reply, send: Send) -> None:
-        try:
-            if isinstance(answers[0].body, ScoringBody):
-                content = JSONResponse(reply.scored(await self._serving.scored(answers[0]), usage=answers[0].usage))
-            else:
-                pieces: list[list[Piece]] = [[] for _ in answers]
-                async for answer, piece in merged(answers):
-                    pieces[answer.index].append(piece)
-                content = JSONResponse(reply.whole(answers, [reduce(Piece.joined, said) for said in pieces]))
-        except (EngineError, TimeoutError) as error:
-            raise _failure(error) from error
+        if isinstance(answers[0].body, ScoringBody):
+            content = JSONResponse(reply.scored(await self._serving.scored(answers[0]), usage=answers[0].usage))
+        else:
+            pieces: list[list[Piece]] = [[] for _ in answers]
+            async for answer, piece in merged(answers):
+                pieces[answer.index].append(piece)
+            content = JSONResponse(reply.whole(answers, [reduce(Piece.joined, said) for said in pieces]))
         await send({"type": "http.response.start", "status": 200, "headers": content.raw_headers})
         await send({"type": "http.response.body", "body": content.body})
 
@@ -269,7 +263,3 @@ async def _stream(answers: Sequence[Answer], reply: Reply, send: Send) -> None:
         if options.include_usage:
             ready.append(reply.closing(Usage.of(answers)))
     await give(b"".join([*ready, DONE]), more=False)
-
-
-def _failure(error: Exception) -> RequestError:
-    return RequestError(str(error), status=500, code="engine_error")
