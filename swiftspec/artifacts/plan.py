@@ -242,8 +242,9 @@ class Plan(Document):
                 raise ValueError(f"{candidate.policy} is on devices {listed}; num_devices is {self.num_devices}")
         if len(self.candidates) <= len(self.alternatives):
             raise ValueError(f"alternatives are {[c.policy for c in self.alternatives]}; expected one of each policy")
-        if self.under_load is not None:
-            self.under_load.check_policies(self.candidates)
+        if self.under_load is not None and (found := self.under_load.predictions).keys() != self.candidates.keys():
+            named, policies = ", ".join(found) or "nobody", ", ".join(self.candidates)
+            raise ValueError(f"under_load.predictions are of {named}; expected one of each of {policies}")
         if self.fleet is not None and self.fleet.chosen.candidate != self.chosen.describe():
             raise ValueError(f"fleet.kinds begins with {self.fleet.chosen.candidate}; expected the plan's choice")
         return self

@@ -1,6 +1,6 @@
 """Predictions of a plan that was made for many requests, and what they assume."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from math import ceil
 from pathlib import Path
@@ -107,12 +107,6 @@ class UnderLoad(Facts):
             raise ValueError(f"num_simulated is {self.num_simulated}; num_requests is {self.num_requests}")
         return self
 
-    def check_policies(self, policies: Collection[str]) -> None:
-        """ValueError unless there is one prediction for each of a plan's policies."""
-        if self.predictions.keys() != set(policies):
-            found = ", ".join(self.predictions) or "nobody"
-            raise ValueError(f"under_load.predictions are of {found}; expected one of each of {', '.join(policies)}")
-
     def options_of(self, policy: str) -> LoadOptions:
         """The scheduler's limits for a policy, with the cache that its devices have room for."""
         return self.options.with_room(self.predictions[policy].num_blocks)
@@ -130,9 +124,6 @@ class UnderLoad(Facts):
             tokens = metrics.output_throughput / metrics.request_throughput
             return int(clients) * tokens / metrics.e2el_s.mean
         return metrics.output_throughput
-
-    def is_met_by(self, prediction: LoadPrediction) -> bool:
-        return self.goal.accepts(prediction.attained)
 
 
 def workload_sha256(workload: Workload, path: Path | None = None) -> str:
