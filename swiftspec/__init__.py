@@ -1,8 +1,8 @@
 """Plan, run and validate low-latency LLM decoding with speculative decoding.
 
 The stages are functions: `profile` and `trace` measure a model pair on this machine, `plan` chooses how to decode,
-`simulate` replays a plan, `validate` compares it with measurements, and `compare` does so for every policy. `Engine`
-and `AsyncEngine` run a plan, and `figures` (`swiftspec.reports.figures`) draws all of these. Times are in seconds,
+`simulate` replays a plan, and `validate` compares it with measurements. `Engine` and `AsyncEngine` run a plan, and
+`figures` (`swiftspec.reports.figures`) draws all of these. Times are in seconds,
 sizes in bytes. Importing this package loads neither torch nor transformers.
 
 Examples

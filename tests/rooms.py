@@ -30,7 +30,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     ),
     "export": frozenset({"acceptance", "artifacts", "devices", "engines", "files", "models", "policies", "pydantic"}),
     "external": frozenset({"engines", "export", "files", "interpreters", "machine", "parent_death", "progress"}),
-    "loadtest": frozenset({"timing", "artifacts", "files", "numpy"}),
+    "loadtest": frozenset({"timing", "artifacts", "files", "numpy", "pydantic"}),
     "simulator": frozenset({"timing", "artifacts", "policies", "scheduler", "simpy", "numpy"}),
     "planner": frozenset(
         {

@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
 
 from swiftspec.api.inputs import Prompts, read_plan, read_priced, read_texts
 from swiftspec.api.load_testing import send
 from swiftspec.api.planning import simulate_load
-from swiftspec.artifacts.load_metrics import LoadMetrics, SimulatedLoad
+from swiftspec.artifacts.load_metrics import MeasuredLoad, SimulatedLoad
 from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
 from swiftspec.artifacts.plan import Candidate, Plan
@@ -150,11 +149,9 @@ def validate_load(
     for candidate in candidates:
         predicted = simulated(planned, policy=candidate.policy)
         if url is None:
-            served = _measured(planned.plan, candidate, workload, requests, options, stages)
+            served: MeasuredLoad = _measured(planned.plan, candidate, workload, requests, options, stages)
         else:
-            _, sent = send(url, workload, prompts, api_key=api_key, seed=seed, limit=limit, stages=stages)
-            lengths = [workload.requests[number].prompt_tokens for number in sent.timelines]
-            served = _Served(sent.metrics, tuple(sent.timelines.values()), lengths, sent.late_s)
+            _, served = send(url, workload, prompts, api_key=api_key, seed=seed, limit=limit, stages=stages)
         loads.append(_compared(planned, candidate, predicted, served, simulated))
         if candidate.policy == shown:
             before, after = predicted.timelines, served.timelines
@@ -181,15 +178,6 @@ def _policy_of_server(plan: Plan, policies: Sequence[str] | None, url: str) -> C
     return candidate_of(plan, policies[0] if policies else None)
 
 
-class _Served(NamedTuple):
-    """A workload as it was served. timelines, prompt_tokens: of requests whose timelines are known."""
-
-    metrics: LoadMetrics
-    timelines: Sequence[Timeline]
-    prompt_tokens: Sequence[int]
-    late_s: float
-
-
 def _measured(
     plan: Plan,
     candidate: Candidate,
@@ -197,7 +185,7 @@ def _measured(
     requests: Sequence[Request],
     options: LoadOptions,
     stages: Stages,
-) -> _Served:
+) -> MeasuredLoad:
     """One policy on an engine of its own."""
     from swiftspec.simulator.setup import Setup
     from swiftspec.validation.load import engine_for_load
@@ -218,15 +206,14 @@ def _measured(
             progress=progress,
         ) as engine,
     ):
-        measured = engine.serve(workload, requests, progress=progress)
-    return _Served(measured.metrics, measured.timelines, measured.prompt_tokens, measured.late_s)
+        return engine.serve(workload, requests, progress=progress)
 
 
 def _compared(
     planned: Planned,
     candidate: Candidate,
     predicted: SimulatedLoad,
-    served: _Served,
+    served: MeasuredLoad,
     simulated: Callable[..., SimulatedLoad],
 ) -> PolicyLoad:
     """One policy, predicted and measured, and predicted again with the latencies that were measured.

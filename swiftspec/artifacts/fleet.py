@@ -219,18 +219,10 @@ class Fleet(Facts):
         """Output tokens per second of all replicas."""
         return self.num_replicas * self.point.tokens_per_s
 
-    @property
-    def cost_per_million_tokens(self) -> float | None:
-        """Price of all devices for the time of a million output tokens; None without a price."""
-        if self.price_per_hour is None:
-            return None
-        return cost_per_million(self.price_per_hour, self.num_devices, self.tokens_per_s)
-
-    def cost(self, kind: ReplicaKind, point: LoadPoint) -> float | None:
-        """The same for a kind at a load."""
-        if self.price_per_hour is None:
-            return None
-        return cost_per_million(self.price_per_hour, kind.num_devices, point.tokens_per_s)
+    def cost(self, num_devices: int, tokens_per_s: float) -> float | None:
+        """Price of so many devices for the time of a million output tokens; None without a price."""
+        price = self.price_per_hour
+        return None if price is None else cost_per_million(price, num_devices, tokens_per_s)
 
     @property
     def front(self) -> tuple[tuple[ReplicaKind, LoadPoint], ...]:

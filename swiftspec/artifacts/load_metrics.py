@@ -161,6 +161,22 @@ class SimulatedLoad:
         return sum(record.meets_limits for record in self.records) / (self.metrics.completed + self.metrics.refused)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredLoad:
+    """A workload as it ran.
+
+    records: requests that ended well, in order of arrival.
+    timelines, prompt_tokens: of the same requests, as far as they are known: a timeline and its prompt's length.
+    late_s: longest delay of a submission after its arrival.
+    """
+
+    metrics: LoadMetrics
+    records: tuple[ServedRecord, ...]
+    timelines: tuple[Timeline, ...]
+    prompt_tokens: tuple[int, ...]
+    late_s: float
+
+
 def load_metrics(records: Sequence[ServedRecord], *, refused: int = 0) -> LoadMetrics:
     """Metrics of at least one request."""
     duration_s = max(record.commits_s[-1] for record in records) - min(record.arrival_s for record in records)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -243,8 +242,9 @@ class Plan(Document):
                 raise ValueError(f"{candidate.policy} is on devices {listed}; num_devices is {self.num_devices}")
         if len(self.candidates) <= len(self.alternatives):
             raise ValueError(f"alternatives are {[c.policy for c in self.alternatives]}; expected one of each policy")
-        if self.under_load is not None:
-            self.under_load.check_policies(self.candidates)
+        if self.under_load is not None and (found := self.under_load.predictions).keys() != self.candidates.keys():
+            named, policies = ", ".join(found) or "nobody", ", ".join(self.candidates)
+            raise ValueError(f"under_load.predictions are of {named}; expected one of each of {policies}")
         if self.fleet is not None and self.fleet.chosen.candidate != self.chosen.describe():
             raise ValueError(f"fleet.kinds begins with {self.fleet.chosen.candidate}; expected the plan's choice")
         return self
@@ -260,33 +260,12 @@ class Plan(Document):
         return any(candidate.build().layout is not Layout.TARGET_ONLY for candidate in self.candidates.values())
 
     def __repr__(self) -> str:
-        return f"Plan({self.summary}; {len(self.alternatives)} alternatives)"
+        return (
+            f"Plan({self.target.model} with {self.draft.model} on {self.where}: {self.chosen.describe()}, "
+            f"{self.chosen.tokens_per_s:.1f} tokens/s predicted; {len(self.alternatives)} alternatives)"
+        )
 
     __str__ = __repr__
-
-    def _repr_html_(self) -> str:
-        """Summary for notebooks, with the best of every policy. `swiftspec plan --report` writes the whole page."""
-        rows = (
-            (
-                candidate.policy,
-                candidate.split,
-                f"{candidate.tokens_per_s:.1f}",
-                candidate.describe().partition(" (")[2].removesuffix(")"),
-            )
-            for candidate in self.candidates.values()
-        )
-        head = "".join(f"<th>{title}</th>" for title in ("policy", "split", "tokens/s", "shape"))
-        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        return f"<div><p>{escape(self.summary)}</p>{table}</div>"
-
-    @property
-    def summary(self) -> str:
-        """`llama-3-70b with llama-3.2-1b on 8 h100-sxm: swiftspec 4+1 (verify_rows=16), 243.8 tokens/s predicted`."""
-        return (
-            f"{self.target.model} with {self.draft.model} on {self.where}: "
-            f"{self.chosen.describe()}, {self.chosen.tokens_per_s:.1f} tokens/s predicted"
-        )
 
     @property
     def where(self) -> str:

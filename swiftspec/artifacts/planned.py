@@ -127,17 +127,6 @@ class Planned:
         return plan
 
 
-def side_files(
-    out: Path, *, with_profile: bool = True, with_trace: bool = True, with_workload: bool = False
-) -> dict[str, Path]:
-    """Files written next to a plan, by their description; none for a pipe or a device."""
-    if not (with_profile or with_trace or with_workload) or locate(out).is_stream:
-        return {}
-    suffixes = {"profile": PROFILE_SUFFIX, "trace": TRACE_SUFFIX, "workload": WORKLOAD_SUFFIX}
-    written = {"profile": with_profile, "trace": with_trace, "workload": with_workload}
-    return {f"the {name} next to --out": out.with_suffix(suffixes[name]) for name, is_new in written.items() if is_new}
-
-
 def _stored_path(path: Path, plan_path: Path) -> str:
     """Path as a plan names it: relative for files next to or below it, so that all may be moved together."""
     absolute, folder = path.resolve(), plan_path.resolve().parent

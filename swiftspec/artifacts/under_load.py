@@ -1,6 +1,6 @@
 """Predictions of a plan that was made for many requests, and what they assume."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from math import ceil
 from pathlib import Path
@@ -42,17 +42,9 @@ class LoadPrediction(Facts):
 
     @classmethod
     def of(cls, load: SimulatedLoad, *, candidate: str, tokens_per_s: float, num_blocks: int | None = None) -> Self:
-        return cls(
-            candidate=candidate,
-            tokens_per_s=tokens_per_s,
-            attained=load.attained,
-            metrics=load.metrics,
-            mean_batch=load.mean_batch,
-            busy_fraction=load.busy_fraction,
-            num_blocks=num_blocks,
-            method=load.method,
-            cache=load.cache,
-        )
+        same = ("attained", "metrics", "mean_batch", "busy_fraction", "method", "cache")
+        found = {name: getattr(load, name) for name in same}
+        return cls(candidate=candidate, tokens_per_s=tokens_per_s, num_blocks=num_blocks, **found)
 
     def score(self, goal: Goal) -> tuple[bool, float, float]:
         """Sort key, as `Goal.score`."""
@@ -115,12 +107,6 @@ class UnderLoad(Facts):
             raise ValueError(f"num_simulated is {self.num_simulated}; num_requests is {self.num_requests}")
         return self
 
-    def check_policies(self, policies: Collection[str]) -> None:
-        """ValueError unless there is one prediction for each of a plan's policies."""
-        if self.predictions.keys() != set(policies):
-            found = ", ".join(self.predictions) or "nobody"
-            raise ValueError(f"under_load.predictions are of {found}; expected one of each of {', '.join(policies)}")
-
     def options_of(self, policy: str) -> LoadOptions:
         """The scheduler's limits for a policy, with the cache that its devices have room for."""
         return self.options.with_room(self.predictions[policy].num_blocks)
@@ -138,9 +124,6 @@ class UnderLoad(Facts):
             tokens = metrics.output_throughput / metrics.request_throughput
             return int(clients) * tokens / metrics.e2el_s.mean
         return metrics.output_throughput
-
-    def is_met_by(self, prediction: LoadPrediction) -> bool:
-        return self.goal.accepts(prediction.attained)
 
 
 def workload_sha256(workload: Workload, path: Path | None = None) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from swiftspec.artifacts.pair import check_models, resolve_pair
 from swiftspec.artifacts.plan import Plan
-from swiftspec.artifacts.planned import Planned, side_files
+from swiftspec.artifacts.planned import PROFILE_SUFFIX, TRACE_SUFFIX, WORKLOAD_SUFFIX, Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
@@ -19,7 +19,7 @@ from swiftspec.cli.sections import show_plan
 from swiftspec.cli.verbs.plans import PlanFlags
 from swiftspec.devices import DEVICES
 from swiftspec.errors import FieldError
-from swiftspec.files.writing import write_output
+from swiftspec.files.writing import locate, write_output
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.recorded_routing import with_routed_profile
@@ -99,12 +99,16 @@ def _check_outputs(asked: PlanFlags, deployment: Deployment | None, options: Sea
     if asked.draft_device is not None and asked.device is None:
         drafts_profile, _ = draft_device_of(asked.draft_device)
     if asked.out is not None:
-        beside = side_files(
-            asked.out,
-            with_profile=deployment is not None or asked.draft_device is not None,
-            with_trace=deployment is not None and asked.trace is None,
-            with_workload=options.fleet is not None,
+        written = (
+            ("profile", PROFILE_SUFFIX, deployment is not None or asked.draft_device is not None),
+            ("trace", TRACE_SUFFIX, deployment is not None and asked.trace is None),
+            ("workload", WORKLOAD_SUFFIX, options.fleet is not None),
         )
+        beside = {
+            f"the {name} next to --out": asked.out.with_suffix(suffix) for name, suffix, is_new in written if is_new
+        }
+        if beside and locate(asked.out).is_stream:
+            beside = {}
     check_files(asked, inputs={"--draft-device": drafts_profile}, beside=beside)
     if deployment is not None and asked.report is not None and not beside:
         raise ValueError(

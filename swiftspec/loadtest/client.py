@@ -9,20 +9,19 @@ from collections.abc import Mapping, Sequence
 from http.client import HTTPException, HTTPResponse
 from typing import Any, NamedTuple
 
-from swiftspec.artifacts.answers import (
+from swiftspec.artifacts.workload import RequestClass
+from swiftspec.files.reading import MOST_JSON_BYTES
+from swiftspec.loadtest.answers import (
     Answer,
     Failed,
     Model,
     Models,
-    ScoredText,
     TokenIds,
     Version,
     WrittenText,
     read_answer,
     sentence_of,
 )
-from swiftspec.artifacts.workload import RequestClass
-from swiftspec.files.reading import MOST_JSON_BYTES
 from swiftspec.loadtest.connection import READ_BYTES, Address, Bounds, why
 from swiftspec.loadtest.readings import Reading
 from swiftspec.loadtest.streams import StreamedCompletion, followed, streamed
@@ -72,10 +71,10 @@ class ServerClient:
 
     def tokenize(self, text: str, *, model: str) -> tuple[int, ...]:
         """Token ids of a text, by the server's tokenizer; vLLM has the same endpoint. ValueError without it."""
-        found = self._answered(TokenIds, "/tokenize", {"model": model, "prompt": text}).tokens
+        found = self.answered(TokenIds, "/tokenize", {"model": model, "prompt": text}).tokens
         if found or not text:
             return found
-        return self._answered(TokenIds, "/tokenize", {"content": text}).tokens  # llama.cpp's word for it
+        return self.answered(TokenIds, "/tokenize", {"content": text}).tokens  # llama.cpp's word for it
 
     def max_context(self) -> int | None:
         """Tokens of its longest request, if it says so. ValueError if it does not answer."""
@@ -89,7 +88,7 @@ class ServerClient:
     def release(self) -> str:
         """Its release, as vLLM says it; empty if it says none."""
         try:
-            return self._answered(Version, "/version").version
+            return self.answered(Version, "/version").version
         except ValueError:
             return ""
 
@@ -156,8 +155,8 @@ class ServerClient:
     def write(self, prompt: str, *, model: str, num_tokens: int, temperature: float, seed: int) -> Completion:
         """Continue a text by `num_tokens` at most. ValueError if the server refuses."""
         body = {"model": model, "prompt": prompt, "max_tokens": num_tokens, "temperature": temperature, "seed": seed}
-        bounds = self._bounds(_SOME_BYTES + _TOKEN_BYTES * num_tokens)
-        answer = self._answered(WrittenText, "/v1/completions", body, bounds=bounds)
+        most_bytes = _SOME_BYTES + _TOKEN_BYTES * num_tokens
+        answer = self.answered(WrittenText, "/v1/completions", body, most_bytes=most_bytes)
         choice, num_written = answer.choices[0], answer.usage.completion_tokens
         if not bool(choice.text) <= num_written <= num_tokens:
             raise ValueError(
@@ -166,21 +165,12 @@ class ServerClient:
             )
         return Completion(choice.text, num_written, choice.finish_reason or "")
 
-    def score(self, prompt: str, *, model: str) -> list[tuple[str, float | None]]:
-        """Tokens of a text and their log-probs, None of the first. ValueError if the server cannot score prompts."""
-        body = {"model": model, "prompt": prompt, "max_tokens": 0, "echo": True, "logprobs": 0}
-        answer = self._answered(ScoredText, "/v1/completions", body, bounds=self._bounds(MOST_JSON_BYTES))
-        scored = answer.choices[0].logprobs
-        if scored is None or len(scored.tokens) != len(scored.token_logprobs):
-            raise ValueError(f"--url {self.url}: the server does not score prompts (echo with max_tokens 0)")
-        return list(zip(scored.tokens, scored.token_logprobs, strict=True))
-
     def _bounds(self, most_bytes: int, *, total_s: float | None = None) -> Bounds:
         total_s = self._total_s if total_s is None else min(total_s, self._total_s)
         return Bounds(most_bytes=_MOST_HEADER_BYTES + most_bytes, silence_s=self._timeout_s, total_s=total_s)
 
     def _model(self) -> Model:
-        return self._answered(Models, "/v1/models").data[0]
+        return self.answered(Models, "/v1/models").data[0]
 
     def _read(self, path: str, most_bytes: int) -> tuple[int, bytes]:
         """Status and body. OSError or HTTPException without them."""
@@ -188,12 +178,15 @@ class ServerClient:
         with self._address.asked("GET", path, None, self._headers, bounds=bounds) as answer:
             return answer.status, _body(answer)
 
-    def _answered(
-        self, kind: type[Answer], path: str, body: Mapping[str, Any] | None = None, *, bounds: Bounds | None = None
+    def answered(
+        self, kind: type[Answer], path: str, body: Mapping[str, Any] | None = None, *, most_bytes: int | None = None
     ) -> Answer:
-        """An answer in one piece, soon if there are no bounds. ValueError if there is none, or another one."""
+        """An answer in one piece. ValueError if there is none, or another one.
+
+        most_bytes: of an answer that may take its time; without, it is to come soon.
+        """
         method, content = ("GET", None) if body is None else ("POST", _json(body))
-        bounds = bounds or self._bounds(MOST_JSON_BYTES, total_s=_QUICK_S)
+        bounds = self._bounds(most_bytes or MOST_JSON_BYTES, total_s=None if most_bytes else _QUICK_S)
         try:
             with self._address.asked(method, path, content, self._headers, bounds=bounds) as answer:
                 status, found = answer.status, _body(answer) if answer.status == _FOUND else b""

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from swiftspec.artifacts.load_metrics import LoadMetrics, ServedRecord, load_metrics
+from swiftspec.artifacts.load_metrics import MeasuredLoad, ServedRecord, load_metrics
 from swiftspec.artifacts.prompts import Prompt, stretched
 from swiftspec.artifacts.workload import Workload
 from swiftspec.loadtest.client import ServerClient
@@ -26,25 +26,18 @@ PromptTokens = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SentLoad:
-    """A workload as its clients saw it.
+class SentLoad(MeasuredLoad):
+    """A workload as its clients saw it. Rounds are chunks; TTFT includes the wait for admission.
 
-    metrics: metrics of the requests that ended well. Rounds are chunks; TTFT includes the wait for admission.
-    records: the same requests, in the order of the workload.
+    timelines: if the server keeps them; on its clock.
     answers: in the order of the workload.
     start_s: when the workload began, on the clock of the answers.
     failures: number of requests that failed, by sentence; those that were refused for overload are not among them.
-    late_s: longest delay of a submission after its arrival.
-    timelines: timelines of the requests, by their number in the workload, if the server keeps timelines; on its clock.
     """
 
-    metrics: LoadMetrics
-    records: tuple[ServedRecord, ...]
     answers: tuple[StreamedCompletion, ...]
     start_s: float
     failures: dict[str, int]
-    late_s: float
-    timelines: dict[int, Timeline]
 
 
 def encoded_prompts(client: ServerClient, prompts: Sequence[Prompt], *, model: str) -> list[PromptTokens]:
@@ -210,5 +203,6 @@ def _sent(
         start_s=start_s,
         failures=dict(failed),
         late_s=late_s,
-        timelines=timelines,
+        timelines=tuple(timelines.values()),
+        prompt_tokens=tuple(workload.requests[number].prompt_tokens for number in timelines),
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from http.client import HTTPResponse
 from itertools import accumulate
 
-from swiftspec.artifacts.answers import Chunk, Timings, read_answer, sentence_of
+from swiftspec.loadtest.answers import Chunk, Timings, read_answer, sentence_of
 from swiftspec.loadtest.connection import READ_BYTES
 
 _DONE = re.compile(rb"\ndata: ?\[DONE\]")  # no text of a chunk has a line break: JSON spells it out

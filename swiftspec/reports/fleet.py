@@ -56,7 +56,7 @@ def _front(found: Fleet) -> Section:
                 _load(kind, point),
                 speed(point.user_tokens_per_s),
                 speed(_per_device(kind, point)),
-                "" if (cost := found.cost(kind, point)) is None else money(cost),
+                "" if (cost := found.cost(kind.num_devices, point.tokens_per_s)) is None else money(cost),
                 percent(point.attained),
                 milliseconds(point.ttft_s),
                 milliseconds(point.ttft_p95_s),
@@ -104,7 +104,7 @@ def _lengths(found: Fleet) -> Section:
 
 def _choice(plan: Plan, fleet: Fleet) -> str:
     """Sentence: the replicas that serve the load, what users see, and what it costs."""
-    chosen, point, cost = fleet.chosen, fleet.point, fleet.cost_per_million_tokens
+    chosen, point, cost = fleet.chosen, fleet.point, fleet.cost(fleet.num_devices, fleet.tokens_per_s)
     load = f"{fleet.rate:g} {fleet.unit}"
     whose = (
         f"Fleet for {load}:"

@@ -160,7 +160,7 @@ def _limits(load: UnderLoad) -> str:
 def _unmet(plan: Plan, load: UnderLoad) -> str:
     """Sentence, if no candidate is acceptable; otherwise empty."""
     prediction = load.predictions[plan.chosen.policy]
-    if load.is_met_by(prediction):
+    if load.goal.accepts(prediction.attained):
         return ""
     assert load.goal.percentile is not None, "without one every candidate is acceptable"
     most = max(load.predictions.values(), key=lambda one: one.attained)

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from swiftspec.engine.scoring import ScoredToken
@@ -124,6 +124,7 @@ class Piece(NamedTuple):
         return Piece(self.text + later.text, later.finish, tokens, scored, self.offset, self.is_first)
 
 
+@dataclass(eq=False)
 class Answer:
     """Output of a request as text: an asynchronous iterator over its pieces.
 
@@ -140,37 +141,27 @@ class Answer:
     why_cut_off: why the server has ended it, if it has.
     """
 
-    def __init__(
-        self,
-        stream: AsyncStream,
-        body: GenerationBody,
-        *,
-        prompt: tuple[int, ...],
-        arrival_s: float,
-        seed: int | None,
-        text: TextStream | None,
-        timeout_s: float | None,
-        ended: Callable[[Answer], None],
-        index: int = 0,
-    ) -> None:
-        self.body = body
-        self.prompt = prompt
-        self.seed = seed
-        self.index = index
-        self.usage = Usage(len(prompt))
-        self.finish: Finish | None = None
-        self.number = 0
-        self.arrival_s = arrival_s
-        self.commits_s: list[float] = []
-        self.stream = stream
-        self._text = text
-        self._stops = StopScanner(body.stop, include=body.include_stop_str_in_output)
+    stream: AsyncStream
+    body: GenerationBody
+    _: KW_ONLY
+    prompt: tuple[int, ...]
+    arrival_s: float
+    seed: int | None
+    text: TextStream | None
+    timeout_s: float | None
+    ended: Callable[[Answer], None]
+    index: int = 0
+    number: int = 0
+    finish: Finish | None = None
+    stop_reason: str | int | None = None
+    why_cut_off: str = ""
+    commits_s: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.usage = Usage(len(self.prompt))
+        self._stops = StopScanner(self.body.stop, include=self.body.include_stop_str_in_output)
         self._offset = 0
-        self.stop_reason: str | int | None = None
-        self._ended = ended
-        self.why_cut_off = ""
-        self._timeout_s = timeout_s
-        self._until_s = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        self._until_s = None if self.timeout_s is None else asyncio.get_running_loop().time() + self.timeout_s
 
     def cut_off(self, why: str) -> None:
         self.why_cut_off = why
@@ -182,7 +173,7 @@ class Answer:
             async with asyncio.timeout_at(self._until_s):
                 await self.stream.wait()
         except TimeoutError:
-            raise TimeoutError(f"the request took longer than {self._timeout_s:g} s") from None
+            raise TimeoutError(f"the request took longer than {self.timeout_s:g} s") from None
         except EngineBusyError:
             raise
         except EngineError as error:  # what it says is for the log: it may have names of files
@@ -196,11 +187,11 @@ class Answer:
                 raise EngineError(self.why_cut_off or "the request was ended")
             chunk = await anext(self.stream)
             self.commits_s.append(time.perf_counter())
-            if self._text is None:
+            if self.text is None:
                 self.usage.completion_tokens += len(chunk.token_ids)
                 piece = Piece(chunk.text, chunk.finish, chunk.token_ids)
             else:
-                piece = self._by_tokens(chunk, self._text)
+                piece = self._by_tokens(chunk, self.text)
             self.finish = piece.finish
             if self.finish == "stop" and self.stop_reason is None and piece.token_ids[-1] in self.body.stop_token_ids:
                 self.stop_reason = piece.token_ids[-1]
@@ -250,6 +241,6 @@ class Answer:
 
         async def end() -> None:
             await self.stream.close()
-            self._ended(self)
+            self.ended(self)
 
         await asyncio.shield(asyncio.ensure_future(end()))

@@ -16,10 +16,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from swiftspec.server.bodies import ChatBody, DetokenizeBody, TokenizeBody, parse, parse_completion
-from swiftspec.server.endpoint import Generations
+from swiftspec.server.endpoint import Generations, event
 from swiftspec.server.errors import INTERNAL, RequestError, error_body
 from swiftspec.server.guards import BodyLimit, Guard, SendTimeout, api_keys, json_bodies, known_hosts
-from swiftspec.server.replies import event
 from swiftspec.server.serving import ServerPhase, Serving
 from swiftspec.timing.timeline import timelines_as_json
 from swiftspec.version import __version__

@@ -6,9 +6,8 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from swiftspec.server.conversation import Conversation, Messages
+from swiftspec.server.conversation import Body, Conversation, Messages, Name
 from swiftspec.server.errors import RequestError
-from swiftspec.server.fields import Body, Name
 
 _MOST_STOPS = 4
 _MOST_LOGPROBS = 20  # as of OpenAI's chats and vLLM

@@ -81,17 +81,15 @@ class Serving:
     async def open(self, engine: AsyncEngine) -> None:
         """Accept requests. ValueError if a chat template is none."""
         base, *tenants = engine.tenants
-        if self.options.generation_config:
-            defaults = GenerationConfig.read(base.directory).sampling
-            self._defaults = {self.model: defaults}
-            for tenant in tenants:
-                self._defaults[tenant.name] = GenerationConfig.read(tenant.directory).sampling or defaults
         self._tenants |= {tenant.name: tenant.name for tenant in tenants}
-        own = TemplateSource.of(base.directory, self.options.chat_template)
-        sources = {self.model: own}
-        for tenant in tenants:
-            sources[tenant.name] = TemplateSource.of(tenant.directory, self.options.chat_template) or own
-        found = {name: source for name, source in sources.items() if source is not None}
+        found: dict[str, TemplateSource] = {}
+        for name, tenant in zip(self._tenants, (base, *tenants), strict=True):  # what a tenant lacks is the base's
+            if self.options.generation_config:
+                own = GenerationConfig.read(tenant.directory).sampling
+                self._defaults[name] = own or self._defaults.get(self.model, {})
+            source = TemplateSource.of(tenant.directory, self.options.chat_template) or found.get(self.model)
+            if source is not None:
+                found[name] = source
         self._templates = {name: number for number, name in enumerate(found)}
         self._renderer = Renderer(list(found.values()))
         if found:

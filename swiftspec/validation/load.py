@@ -8,7 +8,7 @@ from threading import Event
 
 import numpy as np
 
-from swiftspec.artifacts.load_metrics import LoadMetrics, ServedRecord, load_metrics
+from swiftspec.artifacts.load_metrics import MeasuredLoad, ServedRecord, load_metrics
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.prompts import Prompt, stretched
 from swiftspec.artifacts.trace import SamplingParams
@@ -28,27 +28,9 @@ from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controls.control import Control
 from swiftspec.scheduler.routing import ONE_REPLICA, Replicas
-from swiftspec.timing.timeline import Timeline
 
 _WARM_UP_TOKENS = 16
 _LOOK_EVERY_S = 0.1  # whether Ctrl-C was pressed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredLoad:
-    """A workload as it ran.
-
-    records: completed requests, in order of arrival.
-    timelines: of the same requests.
-    prompt_tokens: length of each one's prompt.
-    late_s: longest delay of a submission after its arrival.
-    """
-
-    metrics: LoadMetrics
-    records: tuple[ServedRecord, ...]
-    timelines: tuple[Timeline, ...]
-    prompt_tokens: tuple[int, ...]
-    late_s: float
 
 
 def load_requests(plan: Plan, workload: Workload, prompts: Sequence[Prompt], *, seed: int) -> list[Request]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from swiftspec.cli import console
 from swiftspec.loadtest import ServerClient
+from swiftspec.studies.atts.servers import scored_prompt
 
 QUESTIONS = Path(__file__).parent / "questions"
 TASK = "python_lines"
@@ -82,7 +83,7 @@ def answers(out: Path) -> Iterator[Answered]:
 def score(client: ServerClient, begin: str, end: str, *, model: str) -> float:
     """Log-likelihood of an end of a text, as the server scores the prompt of both: `echo` with `max_tokens` 0."""
     num_before = len(client.tokenize(begin, model=model))
-    return sum(log_prob or 0.0 for _, log_prob in client.score(begin + end, model=model)[num_before:])
+    return sum(log_prob or 0.0 for _, log_prob in scored_prompt(client, begin + end, model=model)[num_before:])
 
 
 def share(held: Sequence[bool]) -> float:

@@ -4,11 +4,14 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+WITHIN_S = 60.0  # far more than any of this takes, against hanging
 _MOST_BYTES = 1 << 30  # of an endless answer, so that no mistake here fills the memory
+Result = TypeVar("Result")
 
 
 @dataclass(kw_only=True)
@@ -124,3 +127,27 @@ def hostile(scripts: Mapping[str, Script]) -> Iterator[Hostile]:
             accepting.join()
             for thread in threads:
                 thread.join()
+
+
+def in_time(work: Callable[[], Result]) -> Result:
+    """The result of what must not hang, nor raise anything but a ValueError of one sentence."""
+    found: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(work())
+        except Exception as error:  # noqa: BLE001 - it is raised in the test's thread
+            found.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return found.result(WITHIN_S)
+
+
+def assert_sentence(text: str) -> None:
+    assert 0 < len(text) < 400, text
+    assert "\n" not in text
+    assert "pydantic" not in text
+
+
+def written(text: object = "a", tokens: object = 1, finish: object = "stop") -> dict[str, object]:
+    return {"choices": [{"text": text, "finish_reason": finish}], "usage": {"completion_tokens": tokens}}

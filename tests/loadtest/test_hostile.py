@@ -1,12 +1,8 @@
 """Answers that no server should give: each is one sentence, soon, and little of it is read."""
 
 import json
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from socket import socket
-from typing import TypeVar
 
 import pytest
 
@@ -15,35 +11,24 @@ from swiftspec.cli.app import main
 from swiftspec.loadtest import ServerClient
 from swiftspec.loadtest.streams import StreamedCompletion
 from swiftspec.workload import make_workload
-from tests.loadtest.hostile import Hostile, Script, again_and_again, answer, events, hostile, says
+from tests.loadtest.hostile import (
+    Hostile,
+    Script,
+    again_and_again,
+    answer,
+    assert_sentence,
+    events,
+    hostile,
+    in_time,
+    says,
+    written,
+)
 
 TOKENS = 8
-WITHIN_S = 60.0  # far more than any of this takes, against hanging
 MOST_SENT = 64 << 20  # what sockets and pipes hold, and the largest limit
 HEAD = b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 PIECE = {"choices": [{"text": "a"}]}
-Result = TypeVar("Result")
-
-
-def in_time(work: Callable[[], Result]) -> Result:
-    """The result of what must not hang, nor raise anything but a ValueError of one sentence."""
-    found: Future[Result] = Future()
-
-    def run() -> None:
-        try:
-            found.set_result(work())
-        except Exception as error:  # noqa: BLE001 - it is raised in the test's thread
-            found.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return found.result(WITHIN_S)
-
-
-def assert_sentence(text: str) -> None:
-    assert 0 < len(text) < 400, text
-    assert "\n" not in text
-    assert "pydantic" not in text
 
 
 def usage(tokens: bytes) -> bytes:
@@ -121,26 +106,6 @@ STREAMS: dict[str, tuple[Script, str]] = {
         }.items()
     },
 }
-LOG_PROBS = {
-    "a list": [1],
-    "no choices": {"choices": []},
-    "choices that are a text": {"choices": "ab"},
-    "a choice that is a number": {"choices": [7]},
-    "log-probs of nothing": {"choices": [{"logprobs": None}]},
-    "log-probs that are a list": {"choices": [{"logprobs": [1]}]},
-    "fewer log-probs": {"choices": [{"logprobs": {"tokens": ["a", "b"], "token_logprobs": [None]}}]},
-    **{
-        f"a log-prob of {value!r}": {"choices": [{"logprobs": {"tokens": ["a", "b"], "token_logprobs": [None, value]}}]}
-        for value in ("-1", True, [1], float("nan"), float("-inf"), 1e308, -1e308, 3.0)
-    },
-    "tokens that are numbers": {"choices": [{"logprobs": {"tokens": [1, 2], "token_logprobs": [None, -1.0]}}]},
-}
-
-
-def written(text: object = "a", tokens: object = 1, finish: object = "stop") -> dict[str, object]:
-    return {"choices": [{"text": text, "finish_reason": finish}], "usage": {"completion_tokens": tokens}}
-
-
 WRITTEN = {
     "a list": [1],
     "no choices": {"choices": []},
@@ -206,14 +171,6 @@ def test_an_odd_text_is_an_error(name: str) -> None:
         assert_sentence(str(raised.value))
 
 
-@pytest.mark.parametrize("name", LOG_PROBS)
-def test_odd_log_probs_are_an_error(name: str) -> None:
-    with hostile({"/v1/completions": says(answer(LOG_PROBS[name]))}) as server:
-        with pytest.raises(ValueError, match=f"--url {server.url}: ") as raised:
-            in_time(lambda: client(server).score("a", model="served"))
-        assert_sentence(str(raised.value))
-
-
 def span(**changes: object) -> list[object]:
     fields = {"role": "target", "phase": "verify", "model": "target", "rows": 2, "tokens": 0, "start": 1.0, "end": 2.0}
     return [*(fields | changes).values(), 0]
@@ -276,33 +233,6 @@ def test_the_command_ends_with_one_sentence(name: str, files: list[str], capfd: 
     assert said.out == ""
 
 
-ATTS = {
-    "a text that is a number": written(text=7),
-    "more tokens than asked for": written(tokens=9999),
-    "no tokens": {"choices": [{"logprobs": {"tokens": [], "token_logprobs": []}}]},
-    "no perplexity": {"choices": [{"logprobs": {"tokens": ["a", "ab"], "token_logprobs": [None, -9999.0]}}]},
-    "a log-prob of NaN": LOG_PROBS["a log-prob of nan"],
-}
-
-
-@pytest.mark.parametrize("name", ATTS)
-def test_atts_ends_with_one_sentence(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    questions = tmp_path / "questions.jsonl"
-    questions.write_text('{"prompt": "some text"}\n')
-
-    def script(server: Hostile, connection: socket) -> None:
-        wrong = says(answer(ATTS[name]))
-        is_score = "logprobs" in str(ATTS[name])
-        (wrong if server.bodies[-1].get("echo", False) == is_score else says(answer(written())))(server, connection)
-
-    with hostile({"/v1/completions": script}) as server, hostile({}) as draft:
-        command = ["study", "atts", "--questions", str(questions), "--url", server.url, "--draft-url", draft.url]
-        assert in_time(lambda: main(command)) == 2
-    said = capfd.readouterr().err
-    assert said.startswith(f"swiftspec: error: --url {server.url}: ")
-    assert said.count("\n") == 1
-
-
 def test_odd_timelines_do_not_cost_the_figures(files: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     def names(server: Hostile) -> list[str]:
         found = [line for head in server.heads for line in head.decode().split("\r\n") if "x-request-id" in line]
@@ -327,8 +257,7 @@ def test_every_request_says_that_it_is_json(key: str) -> None:
         asking.tokenize("a", model="served")
         assert asking.complete((1,), model="served", num_tokens=2).error == ""
         assert asking.write("a", model="served", num_tokens=2, temperature=0.0, seed=0).text == "ab"
-        assert asking.score("a", model="served") == [("a", None), ("b", -1.0)]
-    assert len(server.heads) == 5
+    assert len(server.heads) == 4
     for head in server.heads:
         lines = head.lower().split(b"\r\n")
         assert b"content-type: application/json" in lines

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from swiftspec.server.bodies import ChatBody, CompletionBody, parse, parse_completion
+from swiftspec.server.conversation import Body
 from swiftspec.server.errors import RequestError
-from swiftspec.server.fields import Body
 
 OTHERS = json.loads(Path(__file__).with_name("fields_of_others.json").read_text(encoding="utf-8"))["paths"]
 USUAL: dict[str, dict[str, Any]] = {

@@ -25,7 +25,7 @@ import numpy as np
 from swiftspec.api.inputs import read_texts
 from swiftspec.api.planning import simulate_load
 from swiftspec.artifacts.candidate import candidate_costs
-from swiftspec.artifacts.load_metrics import LoadMetrics
+from swiftspec.artifacts.load_metrics import LoadMetrics, MeasuredLoad
 from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
@@ -36,7 +36,7 @@ from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controls.control import Control
 from swiftspec.scheduler.controls.named import named_control
-from swiftspec.validation.load import MeasuredLoad, engine_for_load, load_requests
+from swiftspec.validation.load import engine_for_load, load_requests
 from swiftspec.workload import RequestClass
 from swiftspec.workload.generate import DEFAULT_CLASSES
 from tools.checks.criterion import Criterion, at_least

@@ -15,6 +15,7 @@ from threading import Event
 from typing import Annotated
 
 from swiftspec.artifacts.goal import Goal
+from swiftspec.artifacts.load_metrics import MeasuredLoad
 from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.planned import Planned
@@ -33,7 +34,7 @@ from swiftspec.scheduler.routing import Replicas
 from swiftspec.simulator.load import serve_workload
 from swiftspec.simulator.setup import Setup
 from swiftspec.timing.latency import NUM_QUANTILES, Provenance
-from swiftspec.validation.load import LoadEngine, MeasuredLoad
+from swiftspec.validation.load import LoadEngine
 from tools.checks.criterion import Criterion, at_most
 from tools.checks.workloads import drawn
 from tools.paced_worker import PacedExecutor

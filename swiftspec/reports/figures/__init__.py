@@ -4,7 +4,7 @@ Built on matplotlib's `Figure` alone: no pyplot, no global state, no window. Eve
 """
 
 from swiftspec.reports.figures.load import kinds_by_load, shared_steps, shared_steps_compared
-from swiftspec.reports.figures.plans import backtest_errors, forward_parts, heat_map, predicted_vs_measured
+from swiftspec.reports.figures.plans import backtest_errors, heat_map, predicted_vs_measured
 from swiftspec.reports.figures.recordings import acceptance_by_rank, step_latency, timeline_rounds
 from swiftspec.reports.figures.style import COLOURS, new_figure, render, save_figure
 
@@ -12,7 +12,6 @@ __all__ = [
     "COLOURS",
     "acceptance_by_rank",
     "backtest_errors",
-    "forward_parts",
     "heat_map",
     "kinds_by_load",
     "new_figure",

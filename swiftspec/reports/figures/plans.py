@@ -1,4 +1,4 @@
-"""Figures of plans: options explored, the parts of a forward, and predictions against measured or published results."""
+"""Figures of plans: options explored, and predictions against measured or published results."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -12,7 +12,6 @@ from swiftspec.artifacts.plan import Explored, Plan
 from swiftspec.artifacts.report import Report
 from swiftspec.reports.explored import fastest_first, groups
 from swiftspec.reports.figures.style import BLUE, COLOURS, GREY, ORANGE, VERMILION, new_figure
-from swiftspec.timing.latency import Latency
 
 
 def heat_map(plan: Plan) -> Figure:
@@ -45,29 +44,6 @@ def _heat(axes: Axes, cells: Sequence[Explored], *, chosen: tuple[str, str], fas
     axes.imshow(speeds, cmap="Blues", vmin=0, vmax=fastest, aspect="auto")
     axes.set_yticks(range(len(policies)), policies)
     axes.set_xticks(range(len(splits)), [split for _, split in splits])
-
-
-def forward_parts(forwards: Mapping[str, Latency]) -> Figure:
-    """Time of composed forwards by part: a bar per forward, a colour per part, labelled with its provenance.
-
-    ValueError for a forward that is not composed.
-    """
-    if whole := [name for name, latency in forwards.items() if not latency.parts]:
-        raise ValueError(f"forwards has {whole[0]!r}, which is not composed of parts")
-    figure, axes = new_figure(10, 0.5 * len(forwards) + 1.9)
-    names = list(dict.fromkeys((part.name, part.provenance) for latency in forwards.values() for part in latency.parts))
-    starts = np.zeros(len(forwards))
-    for number, (name, provenance) in enumerate(names):
-        seconds = [sum(part.seconds for part in each.parts if part.name == name) for each in forwards.values()]
-        widths = np.array(seconds) * 1e3
-        colour, faint = COLOURS[number % len(COLOURS)], number >= len(COLOURS)
-        label = f"{name} ({provenance})"
-        axes.barh(list(forwards), widths, left=starts, color=colour, alpha=0.5 if faint else 1.0, label=label)
-        starts += widths
-    axes.set(xlabel="time of a forward (ms)")
-    axes.invert_yaxis()
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
-    return figure
 
 
 def predicted_vs_measured(report: Report) -> Figure:

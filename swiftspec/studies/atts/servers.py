@@ -6,16 +6,48 @@ import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol, TypeVar
 
+from pydantic import Field
+
+from swiftspec.files.reading import MOST_JSON_BYTES
 from swiftspec.loadtest import ServerClient
+from swiftspec.loadtest.answers import Part
 from swiftspec.studies.atts.conformal import perplexity
 
 if TYPE_CHECKING:
     from swiftspec.engine.async_api import AsyncEngine
 
 _TOO_LONG = "maximum context length"  # in the sentences of OpenAI's servers, vLLM's and ours
+_LEAST_LOG_PROB = -1e4  # vLLM has -9999 for what is impossible
+_ROUNDING = 1e-3
+_LogProb = Annotated[float, Field(ge=_LEAST_LOG_PROB, le=_ROUNDING, strict=True)]
 _Answer = TypeVar("_Answer")
+
+
+class _Scores(Part):
+    tokens: tuple[str, ...]
+    token_logprobs: tuple[_LogProb | None, ...]
+
+
+class _Scoring(Part):
+    logprobs: _Scores | None = None
+
+
+class _ScoredText(Part):
+    """A prompt with the log-probs of its tokens; without them, from a server that does not score prompts."""
+
+    choices: Annotated[tuple[_Scoring, ...], Field(min_length=1)]
+
+
+def scored_prompt(client: ServerClient, prompt: str, *, model: str) -> list[tuple[str, float | None]]:
+    """Tokens of a text and their log-probs, None of the first. ValueError if the server cannot score prompts."""
+    body = {"model": model, "prompt": prompt, "max_tokens": 0, "echo": True, "logprobs": 0}
+    answer = client.answered(_ScoredText, "/v1/completions", body, most_bytes=MOST_JSON_BYTES)
+    scored = answer.choices[0].logprobs
+    if scored is None or len(scored.tokens) != len(scored.token_logprobs):
+        raise ValueError(f"--url {client.url}: the server does not score prompts (echo with max_tokens 0)")
+    return list(zip(scored.tokens, scored.token_logprobs, strict=True))
 
 
 class ContextFullError(Exception):
@@ -77,7 +109,7 @@ class HttpServer:
 
     async def score(self, text: str, *, num_characters: int) -> float:
         """As `TextServer.score`."""
-        scored = await self._call(partial(self._client.score, text, model=self._model))
+        scored = await self._call(partial(scored_prompt, self._client, text, model=self._model))
         try:
             return end_perplexity(scored, num_characters)
         except (ValueError, OverflowError) as error:

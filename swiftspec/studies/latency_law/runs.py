@@ -195,7 +195,4 @@ class ServerRunner:
                     f"--url {self.url}: {sum(sent.failures.values()) + sent.metrics.refused} of "
                     f"{len(workload.requests)} requests failed under {workload.arrivals}: {why}"
                 )
-            lengths = [workload.requests[number].prompt_tokens for number in sent.timelines]
-            yield Run.of(
-                workload, sent.records, tuple(sent.timelines.values()), prompt_tokens=lengths, late_s=sent.late_s
-            )
+            yield Run.of(workload, sent.records, sent.timelines, prompt_tokens=sent.prompt_tokens, late_s=sent.late_s)

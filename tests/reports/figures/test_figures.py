@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 
 from swiftspec.reports.figures import (
     acceptance_by_rank,
-    forward_parts,
     heat_map,
     predicted_vs_measured,
     render,
@@ -18,7 +17,7 @@ from swiftspec.reports.figures import (
 from swiftspec.reports.figures.style import new_figure
 from tests.builders import machine_profile
 from tests.cli.samples import parallel_timeline, serial_timeline, trace
-from tests.reports.figures.samples import forwards, report
+from tests.reports.figures.samples import report
 from tests.reports.html.samples import rich_plan
 
 pytestmark = pytest.mark.extra("plots")
@@ -28,7 +27,6 @@ FIGURES = {
     "latency": lambda: step_latency(machine_profile()),
     "report": lambda: predicted_vs_measured(report()),
     "splits": lambda: heat_map(rich_plan()),
-    "parts": lambda: forward_parts(forwards()),
     "serial": lambda: timeline_rounds(serial_timeline()),
     "load": lambda: shared_steps([serial_timeline(), parallel_timeline(num_rounds=30)]),
     "parallel": lambda: timeline_rounds(parallel_timeline(num_rounds=30)),

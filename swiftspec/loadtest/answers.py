@@ -10,86 +10,70 @@ from swiftspec.files.reading import brief, parse_json, shown
 
 _MOST_TOKENS = 1 << 31
 _MOST_NAME_CHARACTERS = 1000
-_LEAST_LOG_PROB = -1e4  # vLLM has -9999 for what is impossible
-_ROUNDING = 1e-3
 
 _Count = Annotated[int, Field(ge=0, lt=_MOST_TOKENS, strict=True)]
-_LogProb = Annotated[float, Field(ge=_LEAST_LOG_PROB, le=_ROUNDING, strict=True)]
 
 
-class _Part(Facts):
+class Part(Facts):
+    """What is used of an answer, or of a part of one."""
+
     model_config = ConfigDict(extra="ignore")
 
 
-class _Meta(_Part):
+class _Meta(Part):
     n_ctx: _Count | None = None
 
 
-class Model(_Part):
+class Model(Part):
     id: Annotated[str, Field(min_length=1, max_length=_MOST_NAME_CHARACTERS)]
     root: str | None = None
     max_model_len: _Count | None = None
     meta: _Meta = _Meta()
 
 
-class Models(_Part):
+class Models(Part):
     """The models of a server."""
 
     data: Annotated[tuple[Model, ...], Field(min_length=1)]
 
 
-class Version(_Part):
+class Version(Part):
     """The release of a server."""
 
     version: Annotated[str, Field(max_length=_MOST_NAME_CHARACTERS)]
 
 
-class TokenIds(_Part):
+class TokenIds(Part):
     """A text's token ids."""
 
     tokens: tuple[_Count, ...]
 
 
-class _Usage(_Part):
+class _Usage(Part):
     completion_tokens: _Count
 
 
-class _Writing(_Part):
+class _Writing(Part):
     text: str
     finish_reason: str | None = None
 
 
-class WrittenText(_Part):
+class WrittenText(Part):
     """A completion in one piece."""
 
     choices: Annotated[tuple[_Writing, ...], Field(min_length=1)]
     usage: _Usage
 
 
-class _Scores(_Part):
-    tokens: tuple[str, ...]
-    token_logprobs: tuple[_LogProb | None, ...]
-
-
-class _Scoring(_Part):
-    logprobs: _Scores | None = None
-
-
-class ScoredText(_Part):
-    """A prompt with the log-probs of its tokens; without them, from a server that does not score prompts."""
-
-    choices: Annotated[tuple[_Scoring, ...], Field(min_length=1)]
-
-
-class Failed(_Part):
+class Failed(Part):
     error: Any = None
 
 
-class _Piece(_Part):
+class _Piece(Part):
     text: str | None = None
 
 
-class Timings(_Part):
+class Timings(Part):
     """What llama.cpp's server says of a completion: how long it read the prompt, tokens of it that it had read before,
     and drafted tokens that it accepted.
     """
@@ -99,7 +83,7 @@ class Timings(_Part):
     draft_n_accepted: _Count = 0
 
 
-class Chunk(_Part):
+class Chunk(Part):
     """An event of a stream."""
 
     choices: tuple[_Piece, ...] | None = None
@@ -108,7 +92,7 @@ class Chunk(_Part):
     error: Any = None
 
 
-Answer = TypeVar("Answer", bound=_Part)
+Answer = TypeVar("Answer", bound=Part)
 
 
 def sentence_of(error: object) -> str:
