@@ -19,7 +19,7 @@ from swiftspec.costmodel.steps import StepWork
 from swiftspec.files.document import Basis
 from swiftspec.planner.load import Load
 from swiftspec.planner.search.backends import Workers, uncollected
-from swiftspec.planner.search.decision import OutOfReachError, simulate_outcomes
+from swiftspec.planner.search.decision import OutOfReachError
 from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.evaluation import Outcome
 from swiftspec.planner.search.option import Key, Option
@@ -104,8 +104,8 @@ def choose_for_load(load: Load, found: Searches) -> LoadDecision:
     known = {option.key for option in leaders}
     fresh = {option.key: option for option in likely if option.key not in known}
     variants = list(fresh.values())[: MOST_CANDIDATES - len(first)]
-    more = simulate_outcomes(simulations, variants, budget, found.errors, "variants", ahead=2 * len(variants))
-    served += runs.serve([(outcome, more.candidate(outcome)) for outcome in more.outcomes], ahead=0)
+    more = simulations.run(variants, budget, "variants", ahead=2 * len(variants))
+    served += runs.serve([(outcome, decision.candidate(outcome)) for outcome in more], ahead=0)
     ordered = _ordered(served, load, policy)
     best = ordered[0]
     if not best.keeps or policy not in (None, best.option.policy.name):

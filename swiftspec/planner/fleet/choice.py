@@ -25,7 +25,7 @@ from swiftspec.planner.fleet.shortlist import Estimate, load_grid, shortlist, wi
 from swiftspec.planner.fleet.sizing import Bracket, Sizing
 from swiftspec.planner.load import Load, load_of
 from swiftspec.planner.load_choice import LoadDecision
-from swiftspec.planner.search.decision import OutOfReachError, simulate_outcomes
+from swiftspec.planner.search.decision import OutOfReachError
 from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.evaluation import Budget
 from swiftspec.planner.search.option import Key, Option
@@ -169,17 +169,15 @@ class FleetSearch:
 
     def _described(self, options: Sequence[Option], budget: Budget) -> list[Kind]:
         """Options with their predictions for a single request."""
-        more = simulate_outcomes(
-            self._simulations, options, budget, self._found.errors, "replicas", ahead=8 * len(options)
-        )
+        outcomes = self._simulations.run(options, budget, "replicas", ahead=8 * len(options))
         self._simulated.num_done = max(self._simulated.num_done, self._simulations.num_done)
         return [
             Kind(
                 option=outcome.option,
-                candidate=more.candidate(outcome),
+                candidate=self._found.decision.candidate(outcome),
                 may_win=self._policy in (None, outcome.option.policy.name) and self._simulations.keeps(outcome),
             )
-            for outcome in more.outcomes
+            for outcome in outcomes
         ]
 
     def _batch(self, kind: Kind, rate: float) -> float:
