@@ -11,6 +11,7 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
+from swiftspec.artifacts.fleet import Fleet
 from swiftspec.artifacts.load_metrics import LoadMetrics
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.under_load import DecodePool, LoadPrediction, UnderLoad
@@ -66,12 +67,16 @@ def _read_per_s(deployed: ServingEngine, prompt_tokens: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadDecision:
-    """The option with the highest goodput, and the best one of every other policy, best first."""
+    """The option with the highest goodput, and the best one of every other policy, best first.
+
+    fleet: of which the option is a replica, under its share of the load; the others need no more devices.
+    """
 
     option: Option
     chosen: Candidate
     alternatives: tuple[Candidate, ...]
     under_load: UnderLoad
+    fleet: Fleet | None = None
 
 
 class _LoadOutcome(NamedTuple):
@@ -91,13 +96,14 @@ def choose_for_load(load: Load, found: Searches) -> LoadDecision:
     load.check_role()
     load = replace(load, options=load.options.on(found.profile.device))
     simulations, decision, policy, budget = found.simulations, found.decision, found.policy, found.widest.whole
-    runs = _Runs(load, found)
+    predictor = Predictor(found.profile, simulations.trace, serving=load.serving, seed=simulations.seed)
+    workers = Workers(partial(_served, load, predictor), found.num_jobs)
     eligible_first = sorted(
         [decision.chosen, *decision.others], key=lambda one: policy not in (None, one.option.policy.name)
     )
     first = eligible_first[:MOST_CANDIDATES]
     ahead = 2 * (MOST_CANDIDATES - len(first))
-    served = runs.serve([(outcome, decision.candidate(outcome)) for outcome in first], ahead=ahead)
+    served = _serve(first, load, found, workers, ahead=ahead)
     leading = _ordered(served, load, policy)
     leaders, at_once = [one.option for one in leading], max(1, round(leading[0].prediction.mean_batch))
     likely = chain(_shaped_for(at_once, leaders, load, found), _variants(leaders, simulations.latest, found.ranking()))
@@ -105,7 +111,7 @@ def choose_for_load(load: Load, found: Searches) -> LoadDecision:
     fresh = {option.key: option for option in likely if option.key not in known}
     variants = list(fresh.values())[: MOST_CANDIDATES - len(first)]
     more = simulations.run(variants, budget, "variants", ahead=2 * len(variants))
-    served += runs.serve([(outcome, decision.candidate(outcome)) for outcome in more], ahead=0)
+    served += _serve(more, load, found, workers, ahead=0)
     ordered = _ordered(served, load, policy)
     best = ordered[0]
     if not best.keeps or policy not in (None, best.option.policy.name):
@@ -118,21 +124,41 @@ def choose_for_load(load: Load, found: Searches) -> LoadDecision:
         option=best.option,
         chosen=best.candidate,
         alternatives=tuple(one.candidate for one in by_policy.values() if one is not best),
-        under_load=UnderLoad(
-            workload=Basis(path=str(load.path or ""), sha256=load.sha256),
-            arrivals=str(load.workload.arrivals),
-            num_requests=len(load.workload.requests),
-            num_simulated=len(load.simulated.requests),
+        under_load=described_load(
+            load,
+            {name: one.prediction for name, one in by_policy.items()},
+            alone.prediction,
             seed=simulations.seed,
-            goal=load.goal,
-            options=load.options,
             num_candidates=len(served),
-            predictions={name: one.prediction for name, one in by_policy.items()},
-            single_request=alone.prediction,
-            engine=load.serving.described() if load.serving else "",
-            repeated_share=load.workload.repeated_share,
-            decode_pool=_decode_pool(load, best),
+            pool=_decode_pool(load, best),
         ),
+    )
+
+
+def described_load(
+    load: Load,
+    predictions: Mapping[str, LoadPrediction],
+    alone: LoadPrediction,
+    *,
+    seed: int,
+    num_candidates: int,
+    pool: DecodePool | None = None,
+) -> UnderLoad:
+    """Predictions of the chosen option and others, by policy. alone: of the best for one request at a time."""
+    return UnderLoad(
+        workload=Basis(path=str(load.path or ""), sha256=load.sha256),
+        arrivals=str(load.workload.arrivals),
+        num_requests=len(load.workload.requests),
+        num_simulated=len(load.simulated.requests),
+        seed=seed,
+        goal=load.goal,
+        options=load.options,
+        num_candidates=num_candidates,
+        predictions=dict(predictions),
+        single_request=alone,
+        engine=load.serving.described() if load.serving else "",
+        repeated_share=load.workload.repeated_share,
+        decode_pool=pool,
     )
 
 
@@ -197,31 +223,20 @@ def _narrower(leader: Option, outcomes: Sequence[Outcome]) -> Iterator[Option]:
             yield max(fitting, key=lambda one: one.tokens_per_s).option
 
 
-class _Runs:
-    """Simulations of candidates under one load, over cores."""
-
-    def __init__(self, load: Load, found: Searches) -> None:
-        self._load, self._simulations, self._memory = load, found.simulations, found.memory
-        predictor = Predictor(found.profile, found.simulations.trace, serving=load.serving, seed=found.simulations.seed)
-        self._workers = Workers(partial(_served, load, predictor), found.num_jobs)
-
-    def serve(self, found: Sequence[tuple[Outcome, Candidate]], *, ahead: int) -> list[_LoadOutcome]:
-        """Every option with its figures; `ahead` simulations are still to come after these."""
-        simulations, served = self._simulations, []
-        total = simulations.num_done + len(found) + ahead
-        tasks = [(candidate, self._num_blocks(outcome.option)) for outcome, candidate in found]
-        for (outcome, candidate), prediction in zip(found, self._workers.map(tasks), strict=True):
-            keeps = simulations.keeps(outcome)
-            served.append(_LoadOutcome(outcome.option, candidate, prediction, keeps))
-            simulations.num_done += 1
-            simulations.report(simulations.num_done, total, "under load")
-        return served
-
-    def _num_blocks(self, option: Option) -> int | None:
-        """Blocks that the option's devices have memory for: at least those of the longest request, which fits."""
-        if self._memory is None:
-            return None
-        return self._memory.num_blocks(option, longest=self._load.longest_context)
+def _serve(
+    outcomes: Sequence[Outcome], load: Load, found: Searches, workers: "Workers[_Task, LoadPrediction]", *, ahead: int
+) -> list[_LoadOutcome]:
+    """Every option with its figures; `ahead` simulations are still to come after these."""
+    rooms = [
+        found.memory.num_blocks(outcome.option, longest=load.longest_context) if found.memory else None
+        for outcome in outcomes
+    ]
+    tasks = list(zip(map(found.decision.candidate, outcomes), rooms, strict=True))
+    predictions = found.simulations.counted(workers.map(tasks), "under load", ahead=len(tasks) + ahead)
+    return [
+        _LoadOutcome(outcome.option, candidate, prediction, found.simulations.keeps(outcome))
+        for outcome, (candidate, _), prediction in zip(outcomes, tasks, predictions, strict=True)
+    ]
 
 
 @uncollected()

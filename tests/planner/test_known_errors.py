@@ -28,7 +28,7 @@ def simulated(option: Option, *, errors: ForwardErrors, target: float = 1.0) -> 
     scale = {Role.TARGET: target, Role.DRAFT: 1.0}
     latencies = PROFILE.latencies.changed(lambda table, grid: grid.scaled(scale[table.role]))
     evaluator = Evaluator(latencies, TRACE, num_jobs=1, errors=errors)
-    return evaluator.run([option], EFFORT, done=lambda count: None)[0]
+    return evaluator.run([option], EFFORT)[0]
 
 
 def steepest(targets: Sequence[float], errors: ForwardErrors) -> float:

@@ -12,19 +12,18 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
-from swiftspec.artifacts.fleet import Fleet
 from swiftspec.artifacts.under_load import LoadPrediction
 from swiftspec.devices import ClusterSpec
 from swiftspec.planner.fleet.load_simulations import LoadSimulations, ShareServer
 from swiftspec.planner.fleet.replica import Kind
-from swiftspec.planner.fleet.result import described_fleet, described_load
+from swiftspec.planner.fleet.result import described_fleet
 from swiftspec.planner.fleet.shortlist import Estimate, load_grid, shortlist, with_fewer_rows
 from swiftspec.planner.fleet.sizing import Bracket, Sizing
 from swiftspec.planner.load import Load, load_of
-from swiftspec.planner.load_choice import LoadDecision
+from swiftspec.planner.load_choice import LoadDecision, described_load
 from swiftspec.planner.search.decision import OutOfReachError
 from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.evaluation import Budget
@@ -77,13 +76,6 @@ def saves(pool: Bracket, own: Bracket) -> bool:
     return count is not None and count * pool.kind.num_devices < own.devices
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetDecision(LoadDecision):
-    """The replica of a fleet, other policies on no more devices under its load, and the fleet."""
-
-    fleet: Fleet
-
-
 class _Incumbent(NamedTuple):
     """A kind that was simulated at length, the number of its replicas, and other policies with their predictions."""
 
@@ -116,8 +108,7 @@ class FleetSearch:
         self._simulated = LoadSimulations(
             serve=ShareServer(load=load, predictor=predictor),
             num_jobs=found.num_jobs,
-            report=found.simulations.report,
-            num_done=found.simulations.num_done,
+            simulations=found.simulations,
         )
         self._sizing = Sizing(
             self._simulated,
@@ -127,7 +118,7 @@ class FleetSearch:
             room=self._room,
         )
 
-    def decide(self) -> FleetDecision:
+    def decide(self) -> LoadDecision:
         """The choice. OutOfReachError if no candidate may be chosen, or none fits on the devices."""
         estimates = self._estimates()
         loads = load_grid(estimates, least=self._rate / self._most_devices, tpot_s=self._tpot_s)
@@ -170,7 +161,6 @@ class FleetSearch:
     def _described(self, options: Sequence[Option], budget: Budget) -> list[Kind]:
         """Options with their predictions for a single request."""
         outcomes = self._simulations.run(options, budget, "replicas", ahead=8 * len(options))
-        self._simulated.num_done = max(self._simulated.num_done, self._simulations.num_done)
         return [
             Kind(
                 option=outcome.option,
@@ -265,18 +255,19 @@ class FleetSearch:
         best = min(able, key=lambda one: (one.devices, -one.kind.tokens_per_s))
         return Bracket(kind=replace(best.kind, control=_CONTROL), high=best.high, doubtful=best.doubtful)
 
-    def _decision(self, incumbent: _Incumbent, brackets: Sequence[Bracket]) -> FleetDecision:
+    def _decision(self, incumbent: _Incumbent, brackets: Sequence[Bracket]) -> LoadDecision:
         best, count, others, predictions = incumbent
         self._settle_pools(brackets)
         task = self._sizing.task(best.kind, self._rate / count, _FINAL_TOKENS)
-        share = self._simulated.serve.share(task.rate, task.num_requests)
-        self._simulations.num_done = self._simulated.num_done
-        return FleetDecision(
+        workload = self._simulated.serve.share(task.rate, task.num_requests)
+        share = replace(self._load, workload=workload, path=None, most_requests=len(workload.requests))
+        alone = max(predictions.values(), key=lambda found: found.tokens_per_s)
+        return LoadDecision(
             option=best.kind.option,
             chosen=best.kind.candidate.model_copy(update={"control": best.kind.control or None}),
             alternatives=tuple(kind.candidate for kind in others),
             under_load=described_load(
-                share, self._load, predictions, seed=self._simulations.seed, num_candidates=1 + len(others)
+                share, predictions, alone, seed=self._simulations.seed, num_candidates=1 + len(others)
             ),
             fleet=described_fleet(
                 self._load,

@@ -14,9 +14,9 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.planner.fleet.replica import replica_share
 from swiftspec.planner.load import Load, load_of
 from swiftspec.planner.search.backends import Workers, uncollected
+from swiftspec.planner.search.simulations import Simulations
 from swiftspec.planner.under_load.load_curves import Means
 from swiftspec.planner.under_load.predictor import Predictor
-from swiftspec.progress import Progress
 from swiftspec.scheduler.routing import Replicas
 from swiftspec.simulator.setup import Setup
 
@@ -160,16 +160,11 @@ def _steady(records: Sequence[ServedRecord]) -> list[ServedRecord]:
 
 @dataclass(slots=True, kw_only=True)
 class LoadSimulations:
-    """Simulations of tasks on several cores.
-
-    report: called with the number of finished simulations, their number so far and those announced, and what they are
-    for.
-    """
+    """Simulations of tasks on several cores. simulations: those of one request, which count these, too."""
 
     serve: ShareServer
     num_jobs: int
-    report: Progress
-    num_done: int = 0
+    simulations: Simulations
     num_simulations: int = 0
     _workers: Workers[Task, Simulation] = field(init=False)
 
@@ -178,14 +173,10 @@ class LoadSimulations:
 
     def run(self, tasks: Sequence[Task], what: str, *, ahead: int = 0) -> list[Simulation]:
         """Simulations in the order of the tasks; `ahead` are still to come after these."""
-        found: dict[int, Simulation] = {}
-        total = self.num_done + len(tasks) + ahead
         # The longest ones first: none of them is left to run alone at the end.
         numbers = sorted(range(len(tasks)), key=lambda number: -tasks[number].effort)
-        simulations = self._workers.map(tasks[number] for number in numbers)
-        for number, simulation in zip(numbers, simulations, strict=True):
-            found[number] = simulation
-            self.report(self.num_done + len(found), total, what)
-        self.num_done += len(tasks)
+        results = self._workers.map(tasks[number] for number in numbers)
+        counted = self.simulations.counted(results, what, ahead=len(tasks) + ahead)
+        found = dict(zip(numbers, counted, strict=True))
         self.num_simulations += len(tasks)
         return [found[number] for number in range(len(tasks))]

@@ -1,4 +1,4 @@
-"""A fleet as a plan holds it: kinds of replicas with their break-even loads, and predictions for a replica's share."""
+"""A fleet as a plan holds it: kinds of replicas with their break-even loads."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -8,8 +8,6 @@ import numpy.typing as npt
 from swiftspec.artifacts.fleet import BreakEven, Fleet, ReplicaKind
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.artifacts.under_load import LoadPrediction, UnderLoad, workload_sha256
-from swiftspec.artifacts.workload import Workload
 from swiftspec.files.document import Basis
 from swiftspec.planner.fleet.replica import Kind
 from swiftspec.planner.fleet.sizing import Bracket
@@ -138,24 +136,4 @@ def _described(one: Bracket, num_blocks: int | None) -> ReplicaKind:
         points=one.all_points,
         num_replicas=one.high,
         is_fewest=one.is_fewest,
-    )
-
-
-def described_load(
-    share: Workload, load: Load, predictions: Mapping[str, LoadPrediction], *, seed: int, num_candidates: int
-) -> UnderLoad:
-    """Predictions for a replica's share of the load, which becomes a file next to the plan."""
-    return UnderLoad(
-        workload=Basis(path="", sha256=workload_sha256(share)),
-        arrivals=str(share.arrivals),
-        num_requests=len(share.requests),
-        num_simulated=len(share.requests),
-        seed=seed,
-        goal=load.goal,
-        options=load.options,
-        num_candidates=num_candidates,
-        predictions=dict(predictions),
-        single_request=max(predictions.values(), key=lambda found: found.tokens_per_s),
-        engine=load.serving.described() if load.serving else "",
-        repeated_share=share.repeated_share,
     )
