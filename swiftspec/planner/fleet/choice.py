@@ -15,11 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from swiftspec.artifacts.fleet import Fleet
 from swiftspec.artifacts.under_load import LoadPrediction
 from swiftspec.devices import ClusterSpec
+from swiftspec.files.document import Basis
 from swiftspec.planner.fleet.load_simulations import LoadSimulations, ShareServer
 from swiftspec.planner.fleet.replica import Kind
-from swiftspec.planner.fleet.result import described_fleet
+from swiftspec.planner.fleet.result import described_kinds
 from swiftspec.planner.fleet.shortlist import Estimate, load_grid, shortlist, with_fewer_rows
 from swiftspec.planner.fleet.sizing import Bracket, Sizing
 from swiftspec.planner.load import Load, load_of
@@ -31,8 +33,10 @@ from swiftspec.planner.search.option import Key, Option
 from swiftspec.planner.search.searches import Searches
 from swiftspec.planner.under_load.load_curves import LoadCurve, LoadCurves, Means
 from swiftspec.planner.under_load.predictor import Predictor
+from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.policies import Layout
 from swiftspec.scheduler.batching import BatchLimits
+from swiftspec.scheduler.routing import Replicas
 
 DEFAULT_PERCENTILE = 95.0  # of the requests, which keep their limits
 
@@ -141,9 +145,9 @@ class FleetSearch:
         closed = ClosedForms(self._found.profile, self._found.simulations.trace)
         serving = self._load.serving
         curves = LoadCurves(
-            self._found.profile,
-            closed,
-            self._means,
+            profile=self._found.profile,
+            closed=closed,
+            means=self._means,
             max_running=self._load.options.max_running,
             most_rows=serving.limits.step_tokens if serving else BatchLimits().max_rows,
             clients=self._load.workload.is_closed,
@@ -269,19 +273,41 @@ class FleetSearch:
             under_load=described_load(
                 share, predictions, alone, seed=self._simulations.seed, num_candidates=1 + len(others)
             ),
-            fleet=described_fleet(
-                self._load,
-                best,
-                count,
-                [one for one in brackets if one is not best],
-                self._pools,
-                most_devices=self._most_devices,
-                profile=self._found.profile,
-                trace=self._found.simulations.trace,
-                price_per_hour=self._simulations.goal.price_per_hour,
-                room=self._room,
-                num_simulations=self._simulated.num_simulations,
+            fleet=self._fleet(best, count, brackets),
+        )
+
+    def _fleet(self, best: Bracket, count: int, brackets: Sequence[Bracket]) -> Fleet:
+        """The section of a plan whose replicas are `count` of the best kind."""
+        load, point = self._load, best.exact[count]
+        others = sorted(
+            (one for one in brackets if one is not best), key=lambda one: (one.devices, -one.kind.tokens_per_s)
+        )
+        return Fleet(
+            workload=Basis(path=str(load.path or ""), sha256=load.sha256),
+            arrivals=str(load.workload.arrivals),
+            rate=self._rate,
+            num_requests=len(load.workload.requests),
+            prompt_tokens=self._means.prompt_tokens,
+            output_tokens=self._means.output_tokens,
+            most_devices=self._most_devices,
+            router=Replicas().router,
+            goal=load.goal,
+            options=load.options,
+            price_per_hour=self._simulations.goal.price_per_hour,
+            kinds=described_kinds([best, *others, *self._pools], self._room),
+            num_replicas=count,
+            is_enough=point.keeps,
+            point=point,
+            draft_lengths=tuple(
+                draft_schedule(
+                    self._found.profile,
+                    self._simulations.trace,
+                    num_devices=best.kind.num_devices,
+                    max_running=load.options.max_running,
+                    serving=load.serving,
+                )
             ),
+            num_simulations=self._simulated.num_simulations,
         )
 
     def _settle_pools(self, brackets: Sequence[Bracket]) -> None:
