@@ -9,7 +9,7 @@ import numpy as np
 from swiftspec.artifacts.plan import Explored, Goal
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.search.evaluation import Budget, Evaluator, Outcome
-from swiftspec.planner.search.goals import reach
+from swiftspec.planner.search.goals import limits
 from swiftspec.planner.search.option import Key, Option, Split
 from swiftspec.progress import Progress
 
@@ -176,7 +176,9 @@ class RankedOption(NamedTuple):
         )
 
     def reach(self, goal: Goal) -> float:
-        return reach(goal, tokens_per_s=self.tokens_per_s, tpot_s=self.tpot_s, ttft_s=self.ttft_s)
+        """Share of the limit that is missed the furthest: 1 or more if all are met, infinite if there is none."""
+        found = limits(goal, tokens_per_s=self.tokens_per_s, tpot_s=self.tpot_s, ttft_s=self.ttft_s)
+        return min((limit.share for limit in found), default=float("inf"))
 
     @property
     def cell(self) -> Explored:
