@@ -12,10 +12,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from swiftspec.artifacts.fleet import Fleet
-from swiftspec.artifacts.load_metrics import LoadMetrics
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.under_load import DecodePool, LoadPrediction, UnderLoad
-from swiftspec.artifacts.workload import Workload
 from swiftspec.costmodel.steps import StepWork
 from swiftspec.files.document import Basis
 from swiftspec.planner.load import Load
@@ -37,21 +35,6 @@ MOST_CANDIDATES = 30
 _MOST_SPLITS = 3  # of a policy, besides its best one
 _FEWER_ROWS = (2, 4, 8)  # divisors of the rows of a verification
 _Task = tuple[Candidate, int | None]  # with the blocks that its devices have memory for
-
-
-def decode_pool(workload: Workload, metrics: LoadMetrics, deployed: ServingEngine, *, transfer_s: float) -> DecodePool:
-    """What the pool needs beside it.
-
-    metrics: of the pool, which set the rate of a closed loop. deployed: an instance that only reads prompts.
-    transfer_s: from a request's arrival until its cache is in the pool.
-    """
-    mean = round(Means.of(workload).prompt_tokens)
-    per_s = metrics.request_throughput if workload.rate is None else workload.rate
-    return DecodePool(
-        transfer_s=transfer_s,
-        prompt_tokens_per_s=per_s * mean,
-        prefill_tokens_per_s=_read_per_s(deployed, mean),
-    )
 
 
 def _read_per_s(deployed: ServingEngine, prompt_tokens: int) -> float:
@@ -167,7 +150,12 @@ def _decode_pool(load: Load, best: _LoadOutcome) -> DecodePool | None:
     if load.serving is None or load.transfer_s is None:
         return None
     reading = load.serving.on(len(best.candidate.groups[Role.TARGET]), context=load.longest_context)
-    return decode_pool(load.simulated, best.prediction.metrics, reading, transfer_s=load.transfer_s)
+    mean, rate = round(Means.of(load.simulated).prompt_tokens), load.simulated.rate
+    return DecodePool(
+        transfer_s=load.transfer_s,
+        prompt_tokens_per_s=(best.prediction.metrics.request_throughput if rate is None else rate) * mean,
+        prefill_tokens_per_s=_read_per_s(reading, mean),
+    )
 
 
 def _ordered(served: Iterable[_LoadOutcome], load: Load, policy: str | None) -> list[_LoadOutcome]:

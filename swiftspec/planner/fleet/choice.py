@@ -179,7 +179,14 @@ class FleetSearch:
         return kind.num_targets * self._curves[kind.option.key].batch(rate / kind.num_targets)
 
     def _room(self, kind: Kind) -> int | None:
-        return kind.room(self._found.memory, longest=self._load.longest_context)
+        """Cache blocks of a target that there is memory for, those of the longest request at least; None if unknown."""
+        if self._found.memory is None:
+            return None
+        return self._found.memory.num_blocks(
+            kind.option,
+            longest=self._load.longest_context,
+            targets_per_draft=kind.num_targets / (kind.num_drafts or kind.num_targets),
+        )
 
     def _most_replicas(self, kind: Kind) -> int:
         """As many as there are devices for, every group within a node."""

@@ -68,31 +68,27 @@ class ShareServer:
         return replica_share(workload, num_replicas, rate=rate, most_requests=num_requests, classes=classes)
 
     @uncollected()
-    def serve(self, task: Task) -> SimulatedLoad:
-        options = self.load.options.with_room(task.num_blocks)
+    def __call__(self, task: Task) -> Simulation:
+        workload, options = self.load.workload, self.load.options.with_room(task.num_blocks)
         if task.control:
             options = options.model_copy(update={"control": task.control})
-        return self.predictor.serve(
+        served = self.predictor.serve(
             Setup.of(task.candidate),
             self.share(task.rate, task.num_requests),
             goal=self.load.goal,
             options=options,
             replicas=task.replicas,
         )
-
-    def __call__(self, task: Task) -> Simulation:
-        output_tokens = Means.of(self.load.workload).output_tokens
-        served = self.serve(task)
-        clients = math.ceil(task.rate) if self.load.workload.is_closed else None
-        return Simulation(
-            steady_point(served, rate=task.rate, output_tokens=output_tokens, goal=self.load.goal, clients=clients),
-            LoadPrediction.of(
-                served,
-                candidate=task.candidate.describe(),
-                tokens_per_s=task.candidate.prediction.metrics.figures.tokens_per_s,
-                num_blocks=task.num_blocks,
-            ),
+        point = steady_point(
+            served,
+            rate=task.rate,
+            output_tokens=Means.of(workload).output_tokens,
+            goal=self.load.goal,
+            clients=math.ceil(task.rate) if workload.is_closed else None,
         )
+        speed = task.candidate.prediction.metrics.figures.tokens_per_s
+        described, blocks = task.candidate.describe(), task.num_blocks
+        return Simulation(point, LoadPrediction.of(served, candidate=described, tokens_per_s=speed, num_blocks=blocks))
 
 
 def steady_point(
