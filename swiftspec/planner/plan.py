@@ -15,7 +15,7 @@ from swiftspec.planner.fleet.choice import FleetSearch
 from swiftspec.planner.load_choice import LoadDecision, choose_for_load
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.search.backends import parallel_backend
-from swiftspec.planner.search.decision import fewest_devices, known_errors
+from swiftspec.planner.search.decision import known_errors
 from swiftspec.planner.search.evaluation import Evaluator
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.options import ALL, SearchOptions
@@ -107,10 +107,7 @@ def make_plan(
             memory=memory,
             num_jobs=num_jobs,
         )
-        if goal.objective is Objective.DEVICES:
-            decision = fewest_devices(found.fastest, found.ranking, goal, most=most)
-        else:
-            decision = found.fastest(most)
+        decision = found.fewest(most) if goal.objective is Objective.DEVICES else found.fastest(most)
         ranking = found.ranking()
         rejected.update(found.rejected)
         chosen = RankedOption.of(decision.chosen, goal)

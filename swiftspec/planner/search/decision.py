@@ -4,7 +4,7 @@ Prompts, forwards and acceptance are uncertain: a bootstrap over prompts and the
 by how much, and which options are as good as the best.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -275,28 +275,3 @@ def _unreachable(goal: Goal, outcomes: Sequence[Outcome]) -> str:
         f"{limit.field} is {limit.wanted:.4g}; the {most} that was found{others} is {limit.reached:.3g}, "
         f"by {nearest.option.describe()}"
     )
-
-
-def fewest_devices(
-    fastest: Callable[[int], Decision], ranking: Callable[[], list[RankedOption]], goal: Goal, *, most: int
-) -> Decision:
-    """The fastest option on the fewest devices with which any option meets the limits.
-
-    An option that meets them on some devices does so on more, so bisection would do; the first search, which covers
-    every split, gives a better guess.
-
-    fastest: the decision for the fastest option on at most N devices. OutOfReachError if none meets the limits.
-    ranking: the best option of every policy on every split, by all simulations so far. most: available devices.
-
-    ValueError: if nothing meets the limits on all of them: OutOfReachError.
-    """
-    best = fastest(most)
-    least = 1
-    while least < (devices := best.chosen.option.num_devices):
-        able = {found.option.num_devices for found in ranking() if found.reach(goal) >= 1}
-        guess = min((count for count in able if least <= count < devices), default=devices - 1)
-        try:
-            best = fastest(guess)
-        except OutOfReachError:
-            least = guess + 1
-    return best

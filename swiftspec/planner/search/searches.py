@@ -49,6 +49,25 @@ class Searches:
         self.decision = decide(self.simulations, finals, self.policy, self.errors)
         return self.decision
 
+    def fewest(self, most_devices: int) -> Decision:
+        """The fastest option on the fewest devices with which any option meets the limits.
+
+        An option that meets them on some devices does so on more, so bisection would do; the first search, which covers
+        every split, gives a better guess.
+
+        OutOfReachError if nothing meets the limits on all devices.
+        """
+        best = self.fastest(most_devices)
+        least = 1
+        while least < (devices := best.chosen.option.num_devices):
+            able = {found.option.num_devices for found in self.ranking() if found.reach(self.simulations.goal) >= 1}
+            guess = min((count for count in able if least <= count < devices), default=devices - 1)
+            try:
+                best = self.fastest(guess)
+            except OutOfReachError:
+                least = guess + 1
+        return best
+
     def ranking(self) -> list[RankedOption]:
         """The best of every policy on every split, by all simulations."""
         finalists = [self.decision.chosen, *self.decision.others]
