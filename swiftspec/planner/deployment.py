@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swiftspec.artifacts.plan import Plan
-from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.profile import HostPoint, Profile
 from swiftspec.devices import DeviceSpec, named_device, registered_device
 from swiftspec.engines import Engine, engine_named
 from swiftspec.engines.description import USABLE_SHARE
@@ -23,8 +23,11 @@ from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.names import unknown
 from swiftspec.models.quantisation import draft_format
 from swiftspec.planner.planned_model import PlannedModel, planned_pair
+from swiftspec.policies import policy_classes
+from swiftspec.policies.base import drafts_elsewhere
 from swiftspec.policies.effects import Role
-from swiftspec.timing.latency import Provenance
+from swiftspec.timing.latency import NUM_QUANTILES, Provenance
+from swiftspec.timing.timeline import Phase
 
 if TYPE_CHECKING:
     from swiftspec.costmodel.kernel_latency import Kernels
@@ -295,7 +298,6 @@ class Deployment:
         from swiftspec.costmodel.device_profile import device_profile
         from swiftspec.costmodel.forward import Host
         from swiftspec.costmodel.published import SwiftSpecKernels
-        from swiftspec.planner.draft_server import with_draft_server
         from swiftspec.planner.under_load.composed_engine import draft_host_of, host_of
 
         engine, formats = self.served_by, self.as_stored(target, draft)
@@ -344,3 +346,36 @@ class Deployment:
         )
         drafts = beside_engine.profile(target, draft, max_context=max_context)
         return with_draft_server(profile, drafts, round_s=late_by, provenance=Provenance.COMPOSED)
+
+
+def with_draft_server(profile: Profile, drafts: Profile, *, round_s: float, provenance: Provenance) -> Profile:
+    """A profile whose drafts on devices of their own are those of another one.
+
+    round_s: what a step takes longer that verifies a server's drafts. provenance: of that.
+
+    ValueError: if the other profile is of another draft, or of an engine's server.
+    """
+    if drafts.served is not None:
+        raise FieldError("draft_device", drafts.served.engine, "expected a profile of swiftspec's own engine")
+    if not _is_same(profile.draft.model, drafts.draft.model):
+        raise FieldError(
+            "draft_device", drafts.draft.model, f"it was profiled with that draft; the plan's is {profile.draft.model}"
+        )
+    rounds = [
+        HostPoint(
+            phase=Phase.COMMIT,
+            rows=1,
+            policy=policy.name,
+            quantiles_s=(round_s,) * NUM_QUANTILES,
+            num_samples=1,
+            provenance=provenance,
+        )
+        for policy in policy_classes()
+        if round_s and drafts_elsewhere(policy())
+    ]
+    alone = drafts.model_copy(update={"steps": tuple(step for step in drafts.steps if step.role is Role.DRAFT)})
+    return profile.model_copy(update={"host": (*profile.host, *rounds), "draft_profile": alone})
+
+
+def _is_same(one: str, other: str) -> bool:
+    return one == other or (Path(one).is_dir() and Path(one).resolve() == Path(other).resolve())

@@ -11,15 +11,14 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
-from swiftspec.artifacts.load_metrics import LoadMetrics
+from swiftspec.artifacts.fleet import Fleet
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.under_load import DecodePool, LoadPrediction, UnderLoad
-from swiftspec.artifacts.workload import Workload
 from swiftspec.costmodel.steps import StepWork
 from swiftspec.files.document import Basis
 from swiftspec.planner.load import Load
 from swiftspec.planner.search.backends import Workers, uncollected
-from swiftspec.planner.search.decision import OutOfReachError, simulate_outcomes
+from swiftspec.planner.search.decision import OutOfReachError
 from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.evaluation import Outcome
 from swiftspec.planner.search.option import Key, Option
@@ -38,21 +37,6 @@ _FEWER_ROWS = (2, 4, 8)  # divisors of the rows of a verification
 _Task = tuple[Candidate, int | None]  # with the blocks that its devices have memory for
 
 
-def decode_pool(workload: Workload, metrics: LoadMetrics, deployed: ServingEngine, *, transfer_s: float) -> DecodePool:
-    """What the pool needs beside it.
-
-    metrics: of the pool, which set the rate of a closed loop. deployed: an instance that only reads prompts.
-    transfer_s: from a request's arrival until its cache is in the pool.
-    """
-    mean = round(Means.of(workload).prompt_tokens)
-    per_s = metrics.request_throughput if workload.rate is None else workload.rate
-    return DecodePool(
-        transfer_s=transfer_s,
-        prompt_tokens_per_s=per_s * mean,
-        prefill_tokens_per_s=_read_per_s(deployed, mean),
-    )
-
-
 def _read_per_s(deployed: ServingEngine, prompt_tokens: int) -> float:
     """Prompt tokens that an instance reads in a second, in steps that are full of whole prompts or of a part of one."""
     most = deployed.limits.step_tokens
@@ -66,12 +50,16 @@ def _read_per_s(deployed: ServingEngine, prompt_tokens: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadDecision:
-    """The option with the highest goodput, and the best one of every other policy, best first."""
+    """The option with the highest goodput, and the best one of every other policy, best first.
+
+    fleet: of which the option is a replica, under its share of the load; the others need no more devices.
+    """
 
     option: Option
     chosen: Candidate
     alternatives: tuple[Candidate, ...]
     under_load: UnderLoad
+    fleet: Fleet | None = None
 
 
 class _LoadOutcome(NamedTuple):
@@ -91,21 +79,22 @@ def choose_for_load(load: Load, found: Searches) -> LoadDecision:
     load.check_role()
     load = replace(load, options=load.options.on(found.profile.device))
     simulations, decision, policy, budget = found.simulations, found.decision, found.policy, found.widest.whole
-    runs = _Runs(load, found)
+    predictor = Predictor(found.profile, simulations.trace, serving=load.serving, seed=simulations.seed)
+    workers = Workers(partial(_served, load, predictor), found.num_jobs)
     eligible_first = sorted(
         [decision.chosen, *decision.others], key=lambda one: policy not in (None, one.option.policy.name)
     )
     first = eligible_first[:MOST_CANDIDATES]
     ahead = 2 * (MOST_CANDIDATES - len(first))
-    served = runs.serve([(outcome, decision.candidate(outcome)) for outcome in first], ahead=ahead)
+    served = _serve(first, load, found, workers, ahead=ahead)
     leading = _ordered(served, load, policy)
     leaders, at_once = [one.option for one in leading], max(1, round(leading[0].prediction.mean_batch))
     likely = chain(_shaped_for(at_once, leaders, load, found), _variants(leaders, simulations.latest, found.ranking()))
     known = {option.key for option in leaders}
     fresh = {option.key: option for option in likely if option.key not in known}
     variants = list(fresh.values())[: MOST_CANDIDATES - len(first)]
-    more = simulate_outcomes(simulations, variants, budget, found.errors, "variants", ahead=2 * len(variants))
-    served += runs.serve([(outcome, more.candidate(outcome)) for outcome in more.outcomes], ahead=0)
+    more = simulations.run(variants, budget, "variants", ahead=2 * len(variants))
+    served += _serve(more, load, found, workers, ahead=0)
     ordered = _ordered(served, load, policy)
     best = ordered[0]
     if not best.keeps or policy not in (None, best.option.policy.name):
@@ -118,21 +107,41 @@ def choose_for_load(load: Load, found: Searches) -> LoadDecision:
         option=best.option,
         chosen=best.candidate,
         alternatives=tuple(one.candidate for one in by_policy.values() if one is not best),
-        under_load=UnderLoad(
-            workload=Basis(path=str(load.path or ""), sha256=load.sha256),
-            arrivals=str(load.workload.arrivals),
-            num_requests=len(load.workload.requests),
-            num_simulated=len(load.simulated.requests),
+        under_load=described_load(
+            load,
+            {name: one.prediction for name, one in by_policy.items()},
+            alone.prediction,
             seed=simulations.seed,
-            goal=load.goal,
-            options=load.options,
             num_candidates=len(served),
-            predictions={name: one.prediction for name, one in by_policy.items()},
-            single_request=alone.prediction,
-            engine=load.serving.described() if load.serving else "",
-            repeated_share=load.workload.repeated_share,
-            decode_pool=_decode_pool(load, best),
+            pool=_decode_pool(load, best),
         ),
+    )
+
+
+def described_load(
+    load: Load,
+    predictions: Mapping[str, LoadPrediction],
+    alone: LoadPrediction,
+    *,
+    seed: int,
+    num_candidates: int,
+    pool: DecodePool | None = None,
+) -> UnderLoad:
+    """Predictions of the chosen option and others, by policy. alone: of the best for one request at a time."""
+    return UnderLoad(
+        workload=Basis(path=str(load.path or ""), sha256=load.sha256),
+        arrivals=str(load.workload.arrivals),
+        num_requests=len(load.workload.requests),
+        num_simulated=len(load.simulated.requests),
+        seed=seed,
+        goal=load.goal,
+        options=load.options,
+        num_candidates=num_candidates,
+        predictions=dict(predictions),
+        single_request=alone,
+        engine=load.serving.described() if load.serving else "",
+        repeated_share=load.workload.repeated_share,
+        decode_pool=pool,
     )
 
 
@@ -141,7 +150,12 @@ def _decode_pool(load: Load, best: _LoadOutcome) -> DecodePool | None:
     if load.serving is None or load.transfer_s is None:
         return None
     reading = load.serving.on(len(best.candidate.groups[Role.TARGET]), context=load.longest_context)
-    return decode_pool(load.simulated, best.prediction.metrics, reading, transfer_s=load.transfer_s)
+    mean, rate = round(Means.of(load.simulated).prompt_tokens), load.simulated.rate
+    return DecodePool(
+        transfer_s=load.transfer_s,
+        prompt_tokens_per_s=(best.prediction.metrics.request_throughput if rate is None else rate) * mean,
+        prefill_tokens_per_s=_read_per_s(reading, mean),
+    )
 
 
 def _ordered(served: Iterable[_LoadOutcome], load: Load, policy: str | None) -> list[_LoadOutcome]:
@@ -197,31 +211,20 @@ def _narrower(leader: Option, outcomes: Sequence[Outcome]) -> Iterator[Option]:
             yield max(fitting, key=lambda one: one.tokens_per_s).option
 
 
-class _Runs:
-    """Simulations of candidates under one load, over cores."""
-
-    def __init__(self, load: Load, found: Searches) -> None:
-        self._load, self._simulations, self._memory = load, found.simulations, found.memory
-        predictor = Predictor(found.profile, found.simulations.trace, serving=load.serving, seed=found.simulations.seed)
-        self._workers = Workers(partial(_served, load, predictor), found.num_jobs)
-
-    def serve(self, found: Sequence[tuple[Outcome, Candidate]], *, ahead: int) -> list[_LoadOutcome]:
-        """Every option with its figures; `ahead` simulations are still to come after these."""
-        simulations, served = self._simulations, []
-        total = simulations.num_done + len(found) + ahead
-        tasks = [(candidate, self._num_blocks(outcome.option)) for outcome, candidate in found]
-        for (outcome, candidate), prediction in zip(found, self._workers.map(tasks), strict=True):
-            keeps = simulations.keeps(outcome)
-            served.append(_LoadOutcome(outcome.option, candidate, prediction, keeps))
-            simulations.num_done += 1
-            simulations.report(simulations.num_done, total, "under load")
-        return served
-
-    def _num_blocks(self, option: Option) -> int | None:
-        """Blocks that the option's devices have memory for: at least those of the longest request, which fits."""
-        if self._memory is None:
-            return None
-        return self._memory.num_blocks(option, longest=self._load.longest_context)
+def _serve(
+    outcomes: Sequence[Outcome], load: Load, found: Searches, workers: "Workers[_Task, LoadPrediction]", *, ahead: int
+) -> list[_LoadOutcome]:
+    """Every option with its figures; `ahead` simulations are still to come after these."""
+    rooms = [
+        found.memory.num_blocks(outcome.option, longest=load.longest_context) if found.memory else None
+        for outcome in outcomes
+    ]
+    tasks = list(zip(map(found.decision.candidate, outcomes), rooms, strict=True))
+    predictions = found.simulations.counted(workers.map(tasks), "under load", ahead=len(tasks) + ahead)
+    return [
+        _LoadOutcome(outcome.option, candidate, prediction, found.simulations.keeps(outcome))
+        for outcome, (candidate, _), prediction in zip(outcomes, tasks, predictions, strict=True)
+    ]
 
 
 @uncollected()

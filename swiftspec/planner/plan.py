@@ -11,11 +11,11 @@ from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.errors import FieldError
 from swiftspec.files.document import Origin
 from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
-from swiftspec.planner.fleet.choice import FleetDecision, FleetSearch
+from swiftspec.planner.fleet.choice import FleetSearch
 from swiftspec.planner.load_choice import LoadDecision, choose_for_load
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.search.backends import parallel_backend
-from swiftspec.planner.search.decision import fewest_devices, known_errors
+from swiftspec.planner.search.decision import known_errors
 from swiftspec.planner.search.evaluation import Evaluator
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.options import ALL, SearchOptions
@@ -107,14 +107,11 @@ def make_plan(
             memory=memory,
             num_jobs=num_jobs,
         )
-        if goal.objective is Objective.DEVICES:
-            decision = fewest_devices(found.fastest, found.ranking, goal, most=most)
-        else:
-            decision = found.fastest(most)
+        decision = found.fewest(most) if goal.objective is Objective.DEVICES else found.fastest(most)
         ranking = found.ranking()
         rejected.update(found.rejected)
         chosen = RankedOption.of(decision.chosen, goal)
-        loaded: LoadDecision | FleetDecision | None = None
+        loaded: LoadDecision | None = None
         if load is not None:
             loaded = choose_for_load(load, found) if fleet is None else FleetSearch(load, fleet, found).decide()
         rows = sensitivities(
@@ -173,7 +170,7 @@ def make_plan(
         explored=tuple(ranked.cell for ranked in ranking),
         sensitivities=rows,
         under_load=loaded.under_load if loaded else None,
-        fleet=loaded.fleet if isinstance(loaded, FleetDecision) else None,
+        fleet=loaded.fleet if loaded else None,
         feature_bytes=profile.feature_bytes,
     )
 

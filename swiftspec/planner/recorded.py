@@ -13,7 +13,7 @@ from swiftspec.files.document import ModelRef
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import ModelSpec, is_model_directory, model_directory
 from swiftspec.planner.degrees import AllowedDegrees
-from swiftspec.planner.draft_server import with_draft_server
+from swiftspec.planner.deployment import with_draft_server
 from swiftspec.planner.fleet.replica import planned_workload
 from swiftspec.planner.load import Load
 from swiftspec.planner.plan import Hardware, make_plan

@@ -59,9 +59,10 @@ def retimed_figures(
     with stages("re-time") as progress:
         total = len(options)
         priced = routed_profile(profile.retimed(factors), trace)
-        outcomes = Evaluator(priced, trace, num_jobs=-1).run(
-            options, budget, done=lambda count: progress(count, total, "simulating again")
-        )
+        outcomes = []
+        for outcome in Evaluator(priced, trace, num_jobs=-1).map((option, budget) for option in options):
+            outcomes.append(outcome)
+            progress(len(outcomes), total, "simulating again")
     return {outcome.option.policy.name: outcome.metrics.figures for outcome in outcomes if outcome.metrics is not None}
 
 

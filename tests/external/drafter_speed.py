@@ -27,7 +27,7 @@ from swiftspec.engines.words import Method
 from swiftspec.export.command import Command
 from swiftspec.external.server import RunningServer
 from swiftspec.loadtest.client import ServerClient
-from swiftspec.planner.draft_server import with_draft_server
+from swiftspec.planner.deployment import with_draft_server
 from swiftspec.planner.under_load.measured_engine import MeasuredEngine
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.policies import Layout, Policy, make_policy

@@ -8,8 +8,7 @@ import pytest
 from swiftspec.artifacts.plan import Plan
 from swiftspec.engines.vllm import VLLM
 from swiftspec.export import export_plan
-from swiftspec.planner.deployment import Deployment
-from swiftspec.planner.draft_server import with_draft_server
+from swiftspec.planner.deployment import Deployment, with_draft_server
 from swiftspec.planner.for_device import plan_for
 from swiftspec.planner.load import Load
 from swiftspec.planner.search.options import SearchOptions

@@ -22,22 +22,15 @@ WHOLE = Budget(prompt_indices=(0, 1, 2, 3), max_new_tokens=40, seeds=(7,), expla
 
 
 def test_outcomes_do_not_depend_on_where_they_ran() -> None:
-    heard: dict[int, list[int]] = {1: [], 2: []}
-    here, there = (
-        Evaluator(PROFILE, TRACE, num_jobs=num_jobs).run(OPTIONS, EFFORT, done=heard[num_jobs].append)
-        for num_jobs in (1, 2)
-    )
+    here, there = (Evaluator(PROFILE, TRACE, num_jobs=num_jobs).run(OPTIONS, EFFORT) for num_jobs in (1, 2))
     for left, right, option in zip(here, there, OPTIONS, strict=True):
         assert left.option.key == right.option.key == option.key
         assert np.array_equal(left.request_s, right.request_s)
         assert left.seconds == right.seconds
-    for counts in heard.values():
-        assert counts == sorted(counts)
-        assert counts[-1] == len(OPTIONS)
 
 
 def test_outcome_of_a_whole_trace_is_what_simulate_gives() -> None:
-    (outcome,) = Evaluator(PROFILE, TRACE, num_jobs=1).run(OPTIONS[-1:], WHOLE, done=lambda count: None)
+    (outcome,) = Evaluator(PROFILE, TRACE, num_jobs=1).run(OPTIONS[-1:], WHOLE)
     policy = OPTIONS[-1].policy
     expected = measure(simulate(policy, degrees=OPTIONS[-1].degrees, profile=PROFILE, trace=TRACE, seed=7))
     assert outcome.metrics == expected
@@ -50,7 +43,7 @@ def test_an_output_cut_short_is_extended_at_its_own_pace() -> None:
     option = Option(policy=SerialChain(num_draft_tokens=4), groups={Role.TARGET: (0,)})
     whole, part = (
         Evaluator(profile, flawless, num_jobs=1).run(
-            [option], Budget(prompt_indices=(0,), max_new_tokens=limit, seeds=(0,)), done=lambda count: None
+            [option], Budget(prompt_indices=(0,), max_new_tokens=limit, seeds=(0,))
         )[0]
         for limit in (101, 51)
     )

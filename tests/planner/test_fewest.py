@@ -22,9 +22,7 @@ def fastest_by_devices() -> dict[int, float]:
     whole = Budget(prompt_indices=tuple(range(len(TRACE.prompts))), max_new_tokens=32, seeds=(0,))
     tried = [option for option in options if option.policy.name == POLICY]
     assert {option.split for option in tried} == {"1+1", "1+2", "2+1"}
-    outcomes = Evaluator(PROFILE, TRACE, num_jobs=1, errors=known_errors(PROFILE, None).forwards).run(
-        tried, whole, done=lambda _: None
-    )
+    outcomes = Evaluator(PROFILE, TRACE, num_jobs=1, errors=known_errors(PROFILE, None).forwards).run(tried, whole)
     best: dict[int, float] = {}
     for outcome in outcomes:
         count = outcome.option.num_devices

@@ -28,7 +28,7 @@ def simulated(option: Option, *, errors: ForwardErrors, target: float = 1.0) -> 
     scale = {Role.TARGET: target, Role.DRAFT: 1.0}
     latencies = PROFILE.latencies.changed(lambda table, grid: grid.scaled(scale[table.role]))
     evaluator = Evaluator(latencies, TRACE, num_jobs=1, errors=errors)
-    return evaluator.run([option], EFFORT, done=lambda count: None)[0]
+    return evaluator.run([option], EFFORT)[0]
 
 
 def steepest(targets: Sequence[float], errors: ForwardErrors) -> float:
@@ -55,7 +55,7 @@ def test_elasticities_are_the_shares_of_a_request_that_forwards_take() -> None:
 def test_an_interval_includes_the_errors_in_which_all_prompts_share() -> None:
     def width(option: Option, known: KnownErrors) -> float:
         """Standard deviation of the speed, as a 95 % interval has it."""
-        resampling = Resampling(num_prompts=8, num_runs=2, seed=0, errors=known)
+        resampling = Resampling(seed=0, errors=known)
         low, high = resampling.interval(simulated(option, errors=ERRORS))
         return float(np.log(high / low) / 2 / 1.96)
 

@@ -25,38 +25,37 @@ def outcome(policy: Policy, request_s: Sequence[float] | np.ndarray) -> Outcome:
     return Outcome(option=option, tokens=tokens, request_s=seconds, tpot_s=seconds / tokens, metrics=None, seconds={})
 
 
-def resampling(num_prompts: int = NUM_PROMPTS, num_runs: int = 1) -> Resampling:
-    return Resampling(num_prompts=num_prompts, num_runs=num_runs, seed=0)
+RESAMPLING = Resampling(seed=0)
 
 
 def test_the_faster_wins_where_every_prompt_agrees() -> None:
     hard = 10 + 5 * np.abs(LUCK)  # prompts differ far more than the policies do: only pairs tell them apart
     slow, fast = outcome(SerialChain(), hard * 1.01), outcome(SwiftSpec(), hard)
-    assert resampling().winner([slow, fast]) == (fast, [])
+    assert RESAMPLING.winner([slow, fast]) == (fast, [])
 
 
 def test_the_simpler_wins_where_prompts_disagree_and_the_tie_is_told() -> None:
     simple, fast = outcome(SerialChain(), np.full(NUM_PROMPTS, 10.1)), outcome(SwiftSpec(), 10 + LUCK - LUCK.mean())
     assert fast.tokens_per_s > simple.tokens_per_s
-    assert resampling().winner([fast, simple]) == (simple, [fast])
+    assert RESAMPLING.winner([fast, simple]) == (simple, [fast])
 
 
 def test_more_than_two_percent_is_not_given_up_for_simplicity() -> None:
     simple, fast = outcome(SerialChain(), np.full(NUM_PROMPTS, 10.3)), outcome(SwiftSpec(), 10 + LUCK - LUCK.mean())
-    assert resampling().winner([fast, simple]) == (fast, [])
+    assert RESAMPLING.winner([fast, simple]) == (fast, [])
 
 
 def test_fewer_rows_win_among_equals() -> None:
     same = np.full(NUM_PROMPTS, 10.0)
     wide, narrow = outcome(SwiftSpec(verify_rows=16), same), outcome(SwiftSpec(verify_rows=8), same)
-    assert resampling().winner([wide, narrow]) == (narrow, [wide])
+    assert RESAMPLING.winner([wide, narrow]) == (narrow, [wide])
 
 
 def test_interval_holds_the_estimate_and_widens_with_the_spread() -> None:
     calm, wild = outcome(SwiftSpec(), 10 + 0.1 * LUCK), outcome(SwiftSpec(), 10 + LUCK)
     widths = []
     for subject in (calm, wild):
-        low, high = resampling().interval(subject)
+        low, high = RESAMPLING.interval(subject)
         assert low < subject.tokens_per_s < high
         widths.append(high - low)
     assert widths[1] > 5 * widths[0]
@@ -66,7 +65,7 @@ def test_interval_covers_the_true_speed_about_as_often_as_it_says() -> None:
     rng = np.random.default_rng(3)
     covered = 0
     for _ in range(300):
-        low, high = resampling().interval(outcome(SwiftSpec(), rng.normal(10, 1, NUM_PROMPTS)))
+        low, high = RESAMPLING.interval(outcome(SwiftSpec(), rng.normal(10, 1, NUM_PROMPTS)))
         covered += low <= 10 <= high
     assert 0.87 <= covered / 300 <= 0.99
 
@@ -78,5 +77,5 @@ def test_a_single_prompt_is_judged_by_its_seeds() -> None:
         option=option, tokens=np.array([100]), request_s=seconds, tpot_s=seconds / 100, metrics=None, seconds={}
     )
     assert subject.tokens_per_s == pytest.approx(10.0)
-    low, high = resampling(num_prompts=1, num_runs=3).interval(subject)
+    low, high = RESAMPLING.interval(subject)
     assert low < 10 < high

@@ -26,7 +26,7 @@ SERIAL = Option.placed(make_policy("serial_tree", verify_rows=8), (3,))
 
 
 def ranked(option: Option, profile: Profile = PROFILE) -> RankedOption:
-    (outcome,) = Evaluator(profile, TRACE, num_jobs=1).run([option], EFFORT, done=lambda count: None)
+    (outcome,) = Evaluator(profile, TRACE, num_jobs=1).run([option], EFFORT)
     return RankedOption.of(outcome, GOAL)
 
 

@@ -54,8 +54,4 @@ def best_of_all_splits(inputs: Inputs, shape: Policy) -> float:
     whole = Budget(prompt_indices=tuple(range(num_prompts)), max_new_tokens=256, seeds=(0,), explain=True)
     evaluator = Evaluator(inputs.profile, inputs.trace, num_jobs=1, errors=forward_errors(inputs.profile))
     assert GOAL.tpot_s is not None
-    return max(
-        outcome.score(GOAL)
-        for outcome in evaluator.run(splits, whole, done=lambda count: None)
-        if outcome.mean_tpot_s <= GOAL.tpot_s
-    )
+    return max(outcome.score(GOAL) for outcome in evaluator.run(splits, whole) if outcome.mean_tpot_s <= GOAL.tpot_s)

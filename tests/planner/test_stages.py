@@ -51,7 +51,7 @@ def test_no_option_on_any_split_is_much_faster_than_what_is_quickly_found(made: 
     whole = Budget(prompt_indices=(0, 1, 2), max_new_tokens=24, seeds=(0,))
     fast = {"swiftspec", *list(made[0].candidates)[:2]}
     tried = [option for option in options if option.policy.name in fast and option.num_devices == 3]
-    outcomes = Evaluator(PROFILE, TRACE, num_jobs=1).run(tried, whole, done=lambda count: None)
+    outcomes = Evaluator(PROFILE, TRACE, num_jobs=1).run(tried, whole)
     least_s = min(outcome.mean_tpot_s for outcome in outcomes)
     key = chosen.build(), tuple((len(group), 1) for group in chosen.groups.values())
     (found,) = (outcome for outcome in outcomes if outcome.option.key == key)

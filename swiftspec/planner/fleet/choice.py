@@ -12,28 +12,31 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from swiftspec.artifacts.fleet import Fleet
 from swiftspec.artifacts.under_load import LoadPrediction
 from swiftspec.devices import ClusterSpec
+from swiftspec.files.document import Basis
 from swiftspec.planner.fleet.load_simulations import LoadSimulations, ShareServer
 from swiftspec.planner.fleet.replica import Kind
-from swiftspec.planner.fleet.result import described_fleet, described_load
+from swiftspec.planner.fleet.result import described_kinds
 from swiftspec.planner.fleet.shortlist import Estimate, load_grid, shortlist, with_fewer_rows
 from swiftspec.planner.fleet.sizing import Bracket, Sizing
 from swiftspec.planner.load import Load, load_of
-from swiftspec.planner.load_choice import LoadDecision
-from swiftspec.planner.search.decision import OutOfReachError, simulate_outcomes
+from swiftspec.planner.load_choice import LoadDecision, described_load
+from swiftspec.planner.search.decision import OutOfReachError
 from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.evaluation import Budget
 from swiftspec.planner.search.option import Key, Option
 from swiftspec.planner.search.searches import Searches
 from swiftspec.planner.under_load.load_curves import LoadCurve, LoadCurves, Means
 from swiftspec.planner.under_load.predictor import Predictor
+from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.policies import Layout
 from swiftspec.scheduler.batching import BatchLimits
+from swiftspec.scheduler.routing import Replicas
 
 DEFAULT_PERCENTILE = 95.0  # of the requests, which keep their limits
 
@@ -77,13 +80,6 @@ def saves(pool: Bracket, own: Bracket) -> bool:
     return count is not None and count * pool.kind.num_devices < own.devices
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetDecision(LoadDecision):
-    """The replica of a fleet, other policies on no more devices under its load, and the fleet."""
-
-    fleet: Fleet
-
-
 class _Incumbent(NamedTuple):
     """A kind that was simulated at length, the number of its replicas, and other policies with their predictions."""
 
@@ -116,8 +112,7 @@ class FleetSearch:
         self._simulated = LoadSimulations(
             serve=ShareServer(load=load, predictor=predictor),
             num_jobs=found.num_jobs,
-            report=found.simulations.report,
-            num_done=found.simulations.num_done,
+            simulations=found.simulations,
         )
         self._sizing = Sizing(
             self._simulated,
@@ -127,7 +122,7 @@ class FleetSearch:
             room=self._room,
         )
 
-    def decide(self) -> FleetDecision:
+    def decide(self) -> LoadDecision:
         """The choice. OutOfReachError if no candidate may be chosen, or none fits on the devices."""
         estimates = self._estimates()
         loads = load_grid(estimates, least=self._rate / self._most_devices, tpot_s=self._tpot_s)
@@ -150,9 +145,9 @@ class FleetSearch:
         closed = ClosedForms(self._found.profile, self._found.simulations.trace)
         serving = self._load.serving
         curves = LoadCurves(
-            self._found.profile,
-            closed,
-            self._means,
+            profile=self._found.profile,
+            closed=closed,
+            means=self._means,
             max_running=self._load.options.max_running,
             most_rows=serving.limits.step_tokens if serving else BatchLimits().max_rows,
             clients=self._load.workload.is_closed,
@@ -169,17 +164,14 @@ class FleetSearch:
 
     def _described(self, options: Sequence[Option], budget: Budget) -> list[Kind]:
         """Options with their predictions for a single request."""
-        more = simulate_outcomes(
-            self._simulations, options, budget, self._found.errors, "replicas", ahead=8 * len(options)
-        )
-        self._simulated.num_done = max(self._simulated.num_done, self._simulations.num_done)
+        outcomes = self._simulations.run(options, budget, "replicas", ahead=8 * len(options))
         return [
             Kind(
                 option=outcome.option,
-                candidate=more.candidate(outcome),
+                candidate=self._found.decision.candidate(outcome),
                 may_win=self._policy in (None, outcome.option.policy.name) and self._simulations.keeps(outcome),
             )
-            for outcome in more.outcomes
+            for outcome in outcomes
         ]
 
     def _batch(self, kind: Kind, rate: float) -> float:
@@ -187,7 +179,14 @@ class FleetSearch:
         return kind.num_targets * self._curves[kind.option.key].batch(rate / kind.num_targets)
 
     def _room(self, kind: Kind) -> int | None:
-        return kind.room(self._found.memory, longest=self._load.longest_context)
+        """Cache blocks of a target that there is memory for, those of the longest request at least; None if unknown."""
+        if self._found.memory is None:
+            return None
+        return self._found.memory.num_blocks(
+            kind.option,
+            longest=self._load.longest_context,
+            targets_per_draft=kind.num_targets / (kind.num_drafts or kind.num_targets),
+        )
 
     def _most_replicas(self, kind: Kind) -> int:
         """As many as there are devices for, every group within a node."""
@@ -267,32 +266,55 @@ class FleetSearch:
         best = min(able, key=lambda one: (one.devices, -one.kind.tokens_per_s))
         return Bracket(kind=replace(best.kind, control=_CONTROL), high=best.high, doubtful=best.doubtful)
 
-    def _decision(self, incumbent: _Incumbent, brackets: Sequence[Bracket]) -> FleetDecision:
+    def _decision(self, incumbent: _Incumbent, brackets: Sequence[Bracket]) -> LoadDecision:
         best, count, others, predictions = incumbent
         self._settle_pools(brackets)
         task = self._sizing.task(best.kind, self._rate / count, _FINAL_TOKENS)
-        share = self._simulated.serve.share(task.rate, task.num_requests)
-        self._simulations.num_done = self._simulated.num_done
-        return FleetDecision(
+        workload = self._simulated.serve.share(task.rate, task.num_requests)
+        share = replace(self._load, workload=workload, path=None, most_requests=len(workload.requests))
+        alone = max(predictions.values(), key=lambda found: found.tokens_per_s)
+        return LoadDecision(
             option=best.kind.option,
             chosen=best.kind.candidate.model_copy(update={"control": best.kind.control or None}),
             alternatives=tuple(kind.candidate for kind in others),
             under_load=described_load(
-                share, self._load, predictions, seed=self._simulations.seed, num_candidates=1 + len(others)
+                share, predictions, alone, seed=self._simulations.seed, num_candidates=1 + len(others)
             ),
-            fleet=described_fleet(
-                self._load,
-                best,
-                count,
-                [one for one in brackets if one is not best],
-                self._pools,
-                most_devices=self._most_devices,
-                profile=self._found.profile,
-                trace=self._found.simulations.trace,
-                price_per_hour=self._simulations.goal.price_per_hour,
-                room=self._room,
-                num_simulations=self._simulated.num_simulations,
+            fleet=self._fleet(best, count, brackets),
+        )
+
+    def _fleet(self, best: Bracket, count: int, brackets: Sequence[Bracket]) -> Fleet:
+        """The section of a plan whose replicas are `count` of the best kind."""
+        load, point = self._load, best.exact[count]
+        others = sorted(
+            (one for one in brackets if one is not best), key=lambda one: (one.devices, -one.kind.tokens_per_s)
+        )
+        return Fleet(
+            workload=Basis(path=str(load.path or ""), sha256=load.sha256),
+            arrivals=str(load.workload.arrivals),
+            rate=self._rate,
+            num_requests=len(load.workload.requests),
+            prompt_tokens=self._means.prompt_tokens,
+            output_tokens=self._means.output_tokens,
+            most_devices=self._most_devices,
+            router=Replicas().router,
+            goal=load.goal,
+            options=load.options,
+            price_per_hour=self._simulations.goal.price_per_hour,
+            kinds=described_kinds([best, *others, *self._pools], self._room),
+            num_replicas=count,
+            is_enough=point.keeps,
+            point=point,
+            draft_lengths=tuple(
+                draft_schedule(
+                    self._found.profile,
+                    self._simulations.trace,
+                    num_devices=best.kind.num_devices,
+                    max_running=load.options.max_running,
+                    serving=load.serving,
+                )
             ),
+            num_simulations=self._simulated.num_simulations,
         )
 
     def _settle_pools(self, brackets: Sequence[Bracket]) -> None:

@@ -14,9 +14,9 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.planner.fleet.replica import replica_share
 from swiftspec.planner.load import Load, load_of
 from swiftspec.planner.search.backends import Workers, uncollected
+from swiftspec.planner.search.simulations import Simulations
 from swiftspec.planner.under_load.load_curves import Means
 from swiftspec.planner.under_load.predictor import Predictor
-from swiftspec.progress import Progress
 from swiftspec.scheduler.routing import Replicas
 from swiftspec.simulator.setup import Setup
 
@@ -68,31 +68,27 @@ class ShareServer:
         return replica_share(workload, num_replicas, rate=rate, most_requests=num_requests, classes=classes)
 
     @uncollected()
-    def serve(self, task: Task) -> SimulatedLoad:
-        options = self.load.options.with_room(task.num_blocks)
+    def __call__(self, task: Task) -> Simulation:
+        workload, options = self.load.workload, self.load.options.with_room(task.num_blocks)
         if task.control:
             options = options.model_copy(update={"control": task.control})
-        return self.predictor.serve(
+        served = self.predictor.serve(
             Setup.of(task.candidate),
             self.share(task.rate, task.num_requests),
             goal=self.load.goal,
             options=options,
             replicas=task.replicas,
         )
-
-    def __call__(self, task: Task) -> Simulation:
-        output_tokens = Means.of(self.load.workload).output_tokens
-        served = self.serve(task)
-        clients = math.ceil(task.rate) if self.load.workload.is_closed else None
-        return Simulation(
-            steady_point(served, rate=task.rate, output_tokens=output_tokens, goal=self.load.goal, clients=clients),
-            LoadPrediction.of(
-                served,
-                candidate=task.candidate.describe(),
-                tokens_per_s=task.candidate.prediction.metrics.figures.tokens_per_s,
-                num_blocks=task.num_blocks,
-            ),
+        point = steady_point(
+            served,
+            rate=task.rate,
+            output_tokens=Means.of(workload).output_tokens,
+            goal=self.load.goal,
+            clients=math.ceil(task.rate) if workload.is_closed else None,
         )
+        speed = task.candidate.prediction.metrics.figures.tokens_per_s
+        described, blocks = task.candidate.describe(), task.num_blocks
+        return Simulation(point, LoadPrediction.of(served, candidate=described, tokens_per_s=speed, num_blocks=blocks))
 
 
 def steady_point(
@@ -160,16 +156,11 @@ def _steady(records: Sequence[ServedRecord]) -> list[ServedRecord]:
 
 @dataclass(slots=True, kw_only=True)
 class LoadSimulations:
-    """Simulations of tasks on several cores.
-
-    report: called with the number of finished simulations, their number so far and those announced, and what they are
-    for.
-    """
+    """Simulations of tasks on several cores. simulations: those of one request, which count these, too."""
 
     serve: ShareServer
     num_jobs: int
-    report: Progress
-    num_done: int = 0
+    simulations: Simulations
     num_simulations: int = 0
     _workers: Workers[Task, Simulation] = field(init=False)
 
@@ -178,14 +169,10 @@ class LoadSimulations:
 
     def run(self, tasks: Sequence[Task], what: str, *, ahead: int = 0) -> list[Simulation]:
         """Simulations in the order of the tasks; `ahead` are still to come after these."""
-        found: dict[int, Simulation] = {}
-        total = self.num_done + len(tasks) + ahead
         # The longest ones first: none of them is left to run alone at the end.
         numbers = sorted(range(len(tasks)), key=lambda number: -tasks[number].effort)
-        simulations = self._workers.map(tasks[number] for number in numbers)
-        for number, simulation in zip(numbers, simulations, strict=True):
-            found[number] = simulation
-            self.report(self.num_done + len(found), total, what)
-        self.num_done += len(tasks)
+        results = self._workers.map(tasks[number] for number in numbers)
+        counted = self.simulations.counted(results, what, ahead=len(tasks) + ahead)
+        found = dict(zip(numbers, counted, strict=True))
         self.num_simulations += len(tasks)
         return [found[number] for number in range(len(tasks))]

@@ -15,7 +15,6 @@ from swiftspec.artifacts.distributions import Arrivals, Process
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.workload import RequestClass, Workload, WorkloadRequest
 from swiftspec.planner.load import Load, check_divisible, load_of
-from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.search.option import Option, Split
 from swiftspec.scheduler.routing import Replicas
 
@@ -64,13 +63,6 @@ class Kind:
     def tokens_per_s(self) -> float:
         """Speed of a single request."""
         return self.candidate.prediction.metrics.figures.tokens_per_s
-
-    def room(self, memory: MemoryModel | None, *, longest: int) -> int | None:
-        """Cache blocks of a target that there is memory for, those of the longest request at least; None if unknown."""
-        if memory is None:
-            return None
-        shared_by = self.num_targets / (self.num_drafts or self.num_targets)
-        return memory.num_blocks(self.option, longest=longest, targets_per_draft=shared_by)
 
 
 def replica_share(

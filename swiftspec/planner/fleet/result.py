@@ -1,22 +1,13 @@
-"""A fleet as a plan holds it: kinds of replicas with their break-even loads, and predictions for a replica's share."""
+"""Kinds of replicas as a plan holds them, with their break-even loads."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from swiftspec.artifacts.fleet import BreakEven, Fleet, ReplicaKind
-from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.artifacts.under_load import LoadPrediction, UnderLoad, workload_sha256
-from swiftspec.artifacts.workload import Workload
-from swiftspec.files.document import Basis
+from swiftspec.artifacts.fleet import BreakEven, ReplicaKind
 from swiftspec.planner.fleet.replica import Kind
 from swiftspec.planner.fleet.sizing import Bracket
-from swiftspec.planner.load import Load, load_of
-from swiftspec.planner.under_load.load_curves import Means
-from swiftspec.planner.under_load.schedule import draft_schedule
-from swiftspec.scheduler.routing import Replicas
 
 _NUM_LOADS = 400
 _Speeds = npt.NDArray[np.float64]
@@ -75,52 +66,11 @@ def _loads(kinds: Sequence[ReplicaKind]) -> _Speeds:
     return np.geomspace(min(known), max(known), _NUM_LOADS) if known else np.ones(1)
 
 
-def described_fleet(
-    load: Load,
-    best: Bracket,
-    count: int,
-    others: Sequence[Bracket],
-    pools: Sequence[Bracket],
-    *,
-    most_devices: int,
-    profile: Profile,
-    trace: AcceptanceTrace,
-    price_per_hour: float | None,
-    room: Callable[[Kind], int | None],
-    num_simulations: int,
-) -> Fleet:
-    """The section of a plan whose replicas are `count` of the best kind."""
-    ordered = [best, *sorted(others, key=lambda one: (one.devices, -one.kind.tokens_per_s)), *pools]
+def described_kinds(ordered: Sequence[Bracket], room: Callable[[Kind], int | None]) -> tuple[ReplicaKind, ...]:
+    """Kinds with their break-even loads. room: cache blocks of a kind's targets."""
     kinds = [_described(one, room(one.kind)) for one in ordered]
     evens = break_evens(kinds, may_win=[one.kind.num_drafts is None for one in ordered])
-    point, means = best.exact[count], Means.of(load.workload)
-    return Fleet(
-        workload=Basis(path=str(load.path or ""), sha256=load.sha256),
-        arrivals=str(load.workload.arrivals),
-        rate=load_of(load.workload),
-        num_requests=len(load.workload.requests),
-        prompt_tokens=means.prompt_tokens,
-        output_tokens=means.output_tokens,
-        most_devices=most_devices,
-        router=Replicas().router,
-        goal=load.goal,
-        options=load.options,
-        price_per_hour=price_per_hour,
-        kinds=tuple(kind.model_copy(update={"break_even": even}) for kind, even in zip(kinds, evens, strict=True)),
-        num_replicas=count,
-        is_enough=point.keeps,
-        point=point,
-        draft_lengths=tuple(
-            draft_schedule(
-                profile,
-                trace,
-                num_devices=best.kind.num_devices,
-                max_running=load.options.max_running,
-                serving=load.serving,
-            )
-        ),
-        num_simulations=num_simulations,
-    )
+    return tuple(kind.model_copy(update={"break_even": even}) for kind, even in zip(kinds, evens, strict=True))
 
 
 def _described(one: Bracket, num_blocks: int | None) -> ReplicaKind:
@@ -138,24 +88,4 @@ def _described(one: Bracket, num_blocks: int | None) -> ReplicaKind:
         points=one.all_points,
         num_replicas=one.high,
         is_fewest=one.is_fewest,
-    )
-
-
-def described_load(
-    share: Workload, load: Load, predictions: Mapping[str, LoadPrediction], *, seed: int, num_candidates: int
-) -> UnderLoad:
-    """Predictions for a replica's share of the load, which becomes a file next to the plan."""
-    return UnderLoad(
-        workload=Basis(path="", sha256=workload_sha256(share)),
-        arrivals=str(share.arrivals),
-        num_requests=len(share.requests),
-        num_simulated=len(share.requests),
-        seed=seed,
-        goal=load.goal,
-        options=load.options,
-        num_candidates=num_candidates,
-        predictions=dict(predictions),
-        single_request=max(predictions.values(), key=lambda found: found.tokens_per_s),
-        engine=load.serving.described() if load.serving else "",
-        repeated_share=share.repeated_share,
     )

@@ -122,6 +122,7 @@ class Bracket:
         return count if self.high is None or count < self.high else self.next_count
 
 
+@dataclass(frozen=True, slots=True)
 class Sizing:
     """Simulations that tell how many replicas of each kind a load needs.
 
@@ -131,26 +132,17 @@ class Sizing:
     room: cache blocks of a kind's targets.
     """
 
-    def __init__(
-        self,
-        simulated: LoadSimulations,
-        *,
-        rate: float,
-        output_tokens: float,
-        batch: Callable[[Kind, float], float],
-        room: Callable[[Kind], int | None],
-    ) -> None:
-        self._simulated = simulated
-        self._rate = rate
-        self._output_tokens = output_tokens
-        self._batch = batch
-        self._room = room
+    simulated: LoadSimulations
+    rate: float
+    output_tokens: float
+    batch: Callable[[Kind, float], float]
+    room: Callable[[Kind], int | None]
 
     def task(self, kind: Kind, rate: float, tokens: float) -> Task:
         """A simulation in which requests of so many output tokens are counted, beside the first and the last."""
-        counted = max(kind.num_targets * _LEAST_COUNTED, tokens / self._output_tokens)
-        num_requests = math.ceil(counted + 2 * self._batch(kind, rate))
-        return Task(kind.candidate, kind.replicas, rate, num_requests, self._room(kind), kind.control)
+        counted = max(kind.num_targets * _LEAST_COUNTED, tokens / self.output_tokens)
+        num_requests = math.ceil(counted + 2 * self.batch(kind, rate))
+        return Task(kind.candidate, kind.replicas, rate, num_requests, self.room(kind), kind.control)
 
     def sweep(self, kinds: Sequence[Kind], loads: Sequence[float], *, tokens: float, what: str) -> list[Bracket]:
         """Every kind at ascending loads per device, up to the first one at which it misses the limits."""
@@ -159,11 +151,11 @@ class Sizing:
         for number, load in enumerate(loads):
             tasks = [self.task(one.kind, load * one.kind.num_devices, tokens) for one in alive]
             ahead = len(alive) * (len(loads) - number - 1) // 2
-            for one, simulation in zip(alive, self._simulated.run(tasks, what, ahead=ahead), strict=True):
+            for one, simulation in zip(alive, self.simulated.run(tasks, what, ahead=ahead), strict=True):
                 one.points[load] = simulation.point
             alive = [one for one in alive if one.points[load].keeps]
         for one in found:
-            one.bound(self._rate)
+            one.bound(self.rate)
         return found
 
     def settle(self, brackets: Sequence[Bracket], *, tokens: float, may_win: Callable[[Bracket], bool]) -> None:
@@ -199,8 +191,8 @@ class Sizing:
     def measure(self, counts: Iterable[tuple[Bracket, int]], *, tokens: float, what: str) -> list[Simulation]:
         """Simulate kinds with so many replicas each."""
         counts = list(counts)
-        tasks = [self.task(one.kind, self._rate / count, tokens) for one, count in counts]
-        simulations = self._simulated.run(tasks, what)
+        tasks = [self.task(one.kind, self.rate / count, tokens) for one, count in counts]
+        simulations = self.simulated.run(tasks, what)
         for (one, count), found in zip(counts, simulations, strict=True):
             one.note(count, found.point)
         return simulations

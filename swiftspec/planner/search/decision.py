@@ -4,8 +4,9 @@ Prompts, forwards and acceptance are uncertain: a bootstrap over prompts and the
 by how much, and which options are as good as the best.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -15,7 +16,7 @@ from swiftspec.artifacts.gain import Gain
 from swiftspec.artifacts.plan import Acceptance, Candidate, Goal, Prediction
 from swiftspec.artifacts.profile import Profile
 from swiftspec.engines import engine_named
-from swiftspec.planner.search.evaluation import Budget, Outcome
+from swiftspec.planner.search.evaluation import Outcome
 from swiftspec.planner.search.goals import limits, score
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.simulations import LastRung, RankedOption, Simulations, by_policy
@@ -99,31 +100,19 @@ def known_errors(profile: Profile, acceptance: Acceptance | None, *, engine: str
     return KnownErrors(forwards=forward_errors(profile), acceptance=of_acceptance, gains=gain_error(engine))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resampling:
     """The same resamples of prompts for every outcome, so that outcomes are compared pairwise.
 
     Prompts are the sampling unit, because a plan is made for prompts other than the traced ones. With a single prompt
     only its runs are resampled.
 
-    num_prompts, num_runs: of each outcome. errors: errors of forwards and acceptance, which all prompts share.
+    errors: errors of forwards and acceptance, which all prompts share.
     """
 
-    def __init__(
-        self,
-        *,
-        num_prompts: int,
-        num_runs: int,
-        seed: int,
-        goal: Goal = _ANY_GOAL,
-        errors: KnownErrors = NO_ERRORS,
-    ) -> None:
-        self._by_prompt = num_prompts > 1
-        self._goal = goal
-        self._errors = errors
-        num_units = num_prompts if self._by_prompt else num_runs
-        rng = np.random.default_rng(seed)
-        self._units = rng.integers(0, num_units, (_NUM_RESAMPLES, num_units))
-        self._deviations = rng.standard_normal((_NUM_RESAMPLES, len(Role) + 1))  # of forwards, and of acceptance
+    seed: int
+    goal: Goal = _ANY_GOAL
+    errors: KnownErrors = NO_ERRORS
 
     def interval(self, outcome: Outcome) -> tuple[float, float]:
         """95 % interval of tokens/s over prompts, forwards and acceptance; it always contains the estimate itself.
@@ -131,23 +120,24 @@ class Resampling:
         Speed is taken as proportional to the tokens per round, the quantity whose error is known.
         """
         drafts = outcome.option.policy.layout is not Layout.TARGET_ONLY
-        spread = [*-outcome.elasticities * self._errors.of_forwards, self._errors.acceptance or 0.0 if drafts else 0.0]
-        scores = self._scores(outcome, _ANY_GOAL) * np.exp(self._deviations @ np.array(spread))
+        spread = [*-outcome.elasticities * self.errors.of_forwards, self.errors.acceptance or 0.0 if drafts else 0.0]
+        _, deviations = self._draws(outcome.request_s)
+        scores = self._scores(outcome, _ANY_GOAL) * np.exp(deviations @ np.array(spread))
         low, high = np.quantile(scores, _LEVELS)
         return min(float(low), outcome.tokens_per_s), max(float(high), outcome.tokens_per_s)
 
     def winner(self, outcomes: Sequence[Outcome]) -> tuple[Outcome, list[Outcome]]:
         """The simplest of the outcomes that are as good as the best, and the others of these, best first."""
-        best = max(outcomes, key=lambda outcome: outcome.score(self._goal))
+        best = max(outcomes, key=lambda outcome: outcome.score(self.goal))
         tied = [outcome for outcome in outcomes if self._ties(outcome, best)]
         chosen = min(tied, key=lambda outcome: outcome.option.simplicity)
         others = [outcome for outcome in tied if outcome is not chosen]
-        return chosen, sorted(others, key=lambda outcome: -outcome.score(self._goal))
+        return chosen, sorted(others, key=lambda outcome: -outcome.score(self.goal))
 
     def _ties(self, outcome: Outcome, best: Outcome) -> bool:
         """Whether the 95 % interval of `best`'s gain contains 0, and the gain is small anyway."""
-        gains = self._scores(best, self._goal) / self._scores(outcome, self._goal) - 1
-        small = best.score(self._goal) / outcome.score(self._goal) - 1 <= MOST_GIVEN_UP
+        gains = self._scores(best, self.goal) / self._scores(outcome, self.goal) - 1
+        small = best.score(self.goal) / outcome.score(self.goal) - 1 <= MOST_GIVEN_UP
         return small and float(np.quantile(gains, _LEVELS[0])) <= 0
 
     def _scores(self, outcome: Outcome, goal: Goal) -> npt.NDArray[np.float64]:
@@ -165,23 +155,38 @@ class Resampling:
 
     def _resampled(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """(runs, prompts) -> (runs or prompts, resamples, units)."""
-        by_unit = values if self._by_prompt else values.T
-        return by_unit[:, self._units]
+        units, _ = self._draws(values)
+        return (values if values.shape[1] > 1 else values.T)[:, units]
+
+    def _draws(self, values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """Of values (runs, prompts): the units of every resample, and its deviations of forwards and of acceptance."""
+        num_runs, num_prompts = values.shape
+        return _drawn(self.seed, num_prompts if num_prompts > 1 else num_runs)
+
+
+@lru_cache(maxsize=4)
+def _drawn(seed: int, num_units: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    rng = np.random.default_rng(seed)
+    units = rng.integers(0, num_units, (_NUM_RESAMPLES, num_units))
+    return units, rng.standard_normal((_NUM_RESAMPLES, len(Role) + 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcomes:
-    """Outcomes that can be described as candidates of a plan.
+class Decision:
+    """Outcomes of the last rung.
 
-    resamplings: by option, the resamples of the budget it was simulated with.
+    ties: options that the noise does not tell apart from it. others: the best of each other policy, best first.
     """
 
-    outcomes: Sequence[Outcome]
-    resamplings: Mapping[object, Resampling]
+    chosen: Outcome
+    ties: Sequence[Outcome]
+    others: Sequence[Outcome]
+    resampling: Resampling
 
     def candidate(self, outcome: Outcome) -> Candidate:
-        assert outcome.metrics is not None, "the last rung explains itself"
-        low, high = self.resamplings[outcome.option.key].interval(outcome)
+        """Any outcome of a budget that explains its speed, as a candidate of a plan."""
+        assert outcome.metrics is not None, "it explains itself"
+        low, high = self.resampling.interval(outcome)
         total_s = sum(outcome.seconds.values())
         prediction = Prediction(
             metrics=outcome.metrics,
@@ -200,19 +205,6 @@ class Outcomes:
             prediction=prediction,
         )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision(Outcomes):
-    """Outcomes of the last rung.
-
-    ties: options that the noise does not tell apart from it. others: the best of each other policy, best first.
-    """
-
-    chosen: Outcome
-    ties: Sequence[Outcome]
-    others: Sequence[Outcome]
-    errors: KnownErrors = NO_ERRORS
-
     def gain(self, load: Mapping[str, float] | None = None) -> Gain | None:
         """The gain of the best policy that drafts over plain decoding; None if only one of both was simulated.
 
@@ -225,25 +217,15 @@ class Decision(Outcomes):
         if plain is None or Autoregressive.name not in speeds or not drafting:
             return None
         best = max(drafting, key=lambda name: speeds[name])
-        differing = (outcomes[best].elasticities - plain.elasticities) * self.errors.of_forwards
-        acceptance = UNKNOWN_ACCEPTANCE if self.errors.acceptance is None else self.errors.acceptance
+        errors = self.resampling.errors
+        differing = (outcomes[best].elasticities - plain.elasticities) * errors.of_forwards
+        acceptance = UNKNOWN_ACCEPTANCE if errors.acceptance is None else errors.acceptance
         return Gain.within(
             speeds[best] / speeds[Autoregressive.name],
-            spread=float(np.hypot(np.linalg.norm(differing), self.errors.gains)),
+            spread=float(np.hypot(np.linalg.norm(differing), errors.gains)),
             acceptance=acceptance,
             policy=best,
         )
-
-
-def simulate_outcomes(
-    simulations: Simulations, options: Sequence[Option], budget: Budget, errors: KnownErrors, what: str, *, ahead: int
-) -> Outcomes:
-    """Outcomes of options at a budget that explains their speed; `what` names them in progress reports."""
-    resampling = _resampling(simulations, budget, errors)
-    return Outcomes(
-        outcomes=simulations.run(options, budget, what, ahead=ahead),
-        resamplings={option.key: resampling for option in options},
-    )
 
 
 def _patience_s(prediction: Prediction, policy: Policy) -> float:
@@ -263,14 +245,13 @@ def decide(simulations: Simulations, last: LastRung, policy: str | None, errors:
     """
     tasks = [*((option, last.whole) for option in last.survivors), *((option, last.sample) for option in last.others)]
     found = simulations.run_each(tasks, "final", ahead=len(tasks))
-    outcomes: dict[object, Outcome] = {outcome.option.key: outcome for outcome in found}
-    resampling = {budget: _resampling(simulations, budget, errors) for budget in (last.whole, last.sample)}
-    resamplings: dict[object, Resampling] = {option.key: resampling[budget] for option, budget in tasks}
+    outcomes = {outcome.option.key: outcome for outcome in found}
+    resampling = Resampling(seed=simulations.seed, goal=simulations.goal, errors=errors)
 
     def winner(options: Sequence[Option]) -> tuple[Outcome, list[Outcome]]:
         group = [outcomes[option.key] for option in options]
         keeping = [outcome for outcome in group if simulations.keeps(outcome)]
-        return resamplings[options[0].key].winner(keeping or group)
+        return resampling.winner(keeping or group)
 
     eligible = [option for option in last.survivors if policy in (None, option.policy.name)]
     chosen, ties = winner(eligible)
@@ -279,24 +260,7 @@ def decide(simulations: Simulations, last: LastRung, policy: str | None, errors:
     groups = by_policy([*last.survivors, *last.others])
     others = [winner(group)[0] for group in groups if group[0].policy.name != chosen.option.policy.name]
     others.sort(key=simulations.score, reverse=True)
-    return Decision(
-        outcomes=list(outcomes.values()),
-        chosen=chosen,
-        ties=ties,
-        others=others,
-        resamplings=resamplings,
-        errors=errors,
-    )
-
-
-def _resampling(simulations: Simulations, budget: Budget, errors: KnownErrors) -> Resampling:
-    return Resampling(
-        num_prompts=len(budget.prompt_indices),
-        num_runs=len(budget.seeds) * len(errors.forwards.mirrors),
-        seed=simulations.seed,
-        goal=simulations.goal,
-        errors=errors,
-    )
+    return Decision(chosen=chosen, ties=ties, others=others, resampling=resampling)
 
 
 def _unreachable(goal: Goal, outcomes: Sequence[Outcome]) -> str:
@@ -311,28 +275,3 @@ def _unreachable(goal: Goal, outcomes: Sequence[Outcome]) -> str:
         f"{limit.field} is {limit.wanted:.4g}; the {most} that was found{others} is {limit.reached:.3g}, "
         f"by {nearest.option.describe()}"
     )
-
-
-def fewest_devices(
-    fastest: Callable[[int], Decision], ranking: Callable[[], list[RankedOption]], goal: Goal, *, most: int
-) -> Decision:
-    """The fastest option on the fewest devices with which any option meets the limits.
-
-    An option that meets them on some devices does so on more, so bisection would do; the first search, which covers
-    every split, gives a better guess.
-
-    fastest: the decision for the fastest option on at most N devices. OutOfReachError if none meets the limits.
-    ranking: the best option of every policy on every split, by all simulations so far. most: available devices.
-
-    ValueError: if nothing meets the limits on all of them: OutOfReachError.
-    """
-    best = fastest(most)
-    least = 1
-    while least < (devices := best.chosen.option.num_devices):
-        able = {found.option.num_devices for found in ranking() if found.reach(goal) >= 1}
-        guess = min((count for count in able if least <= count < devices), default=devices - 1)
-        try:
-            best = fastest(guess)
-        except OutOfReachError:
-            least = guess + 1
-    return best

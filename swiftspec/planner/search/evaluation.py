@@ -1,7 +1,7 @@
 """Simulates options, here or over cores. An outcome depends on option, prompts and seeds, never on the process."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -94,30 +94,17 @@ class Outcome:
         return float(score(goal, tokens=tokens, request_s=self.request_s, tpot_s=self.tpot_s, num_devices=devices))
 
 
-class Evaluator:
+class Evaluator(Workers[tuple[Option, Budget], Outcome]):
     """Runs options through the simulator on `num_jobs` cores: 1 starts no process, -1 uses every core."""
 
     def __init__(
-        self,
-        profile: Profile | Latencies,
-        trace: AcceptanceTrace,
-        *,
-        num_jobs: int,
-        errors: ForwardErrors = EXACT,
+        self, profile: Profile | Latencies, trace: AcceptanceTrace, *, num_jobs: int, errors: ForwardErrors = EXACT
     ) -> None:
-        self._workers = Workers(partial(_outcome, Simulator(profile, trace, errors=errors)), num_jobs)
+        super().__init__(partial(_outcome, Simulator(profile, trace, errors=errors)), num_jobs)
 
-    def run(self, options: Sequence[Option], budget: Budget, *, done: Callable[[int], None]) -> list[Outcome]:
-        """Outcomes in the order of `options`; calls `done` with the number finished."""
-        return self.run_each([(option, budget) for option in options], done=done)
-
-    def run_each(self, tasks: Sequence[tuple[Option, Budget]], *, done: Callable[[int], None]) -> list[Outcome]:
-        """As `run`, each option with a budget of its own; with the longest first no core waits at the end."""
-        outcomes: list[Outcome] = []
-        for outcome in self._workers.map(tasks):
-            outcomes.append(outcome)
-            done(len(outcomes))
-        return outcomes
+    def run(self, options: Iterable[Option], budget: Budget) -> list[Outcome]:
+        """Outcomes in the order of `options`, all with one budget."""
+        return list(self.map((option, budget) for option in options))
 
 
 @uncollected()

@@ -91,9 +91,3 @@ def limits(goal: Goal, *, tokens_per_s: float, tpot_s: float, ttft_s: float) -> 
         if most_s is not None:
             found.append(Limit(field, most_s * 1e3, option_s * 1e3, most_s / max(option_s, _LEAST_S)))
     return found
-
-
-def reach(goal: Goal, *, tokens_per_s: float, tpot_s: float, ttft_s: float) -> float:
-    """Share of the limit that is missed the furthest: 1 or more if all are met, infinite if there is none."""
-    found = limits(goal, tokens_per_s=tokens_per_s, tpot_s=tpot_s, ttft_s=ttft_s)
-    return min((limit.share for limit in found), default=float("inf"))

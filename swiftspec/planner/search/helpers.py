@@ -47,8 +47,10 @@ def divided(calls: Sequence[Call], num_helpers: int) -> Iterator[Any]:
             while number not in results:
                 if (taken := queue.take()) is not None:
                     results[taken] = queue.make(taken)
-                for answer in _answers(helpers, may_wait=taken is None):
-                    results[answer.number] = answer.result()
+                for answered, value, error in _answers(helpers, may_wait=taken is None):
+                    if error is not None:
+                        raise error
+                    results[answered] = value
             yield results.pop(number)
     finally:
         for helper in helpers:
@@ -59,11 +61,6 @@ class _Answer(NamedTuple):
     number: int
     value: Any
     error: BaseException | None
-
-    def result(self) -> Any:
-        if self.error is not None:
-            raise self.error
-        return self.value
 
 
 class _Queue:

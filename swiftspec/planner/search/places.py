@@ -1,9 +1,8 @@
 """Places of an option: device groups of every size, on nodes, divided by ranks."""
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import cache
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from swiftspec.devices import ClusterSpec
@@ -20,6 +19,7 @@ def layout_of(option: Option, role: Role) -> Layout:
     return option.policy.layout if role is Role.DRAFT else Layout.TARGET_ONLY
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
     """Placements of a policy's shapes, which all shapes with as many groups share.
 
@@ -27,20 +27,13 @@ class Places:
     num_devices, draft_devices, ranks, splits: as of `feasible_options`.
     """
 
-    def __init__(
-        self,
-        latencies: Latencies,
-        cluster: ClusterSpec | None,
-        *,
-        num_devices: int,
-        draft_devices: int,
-        ranks: int | None,
-        splits: frozenset[str],
-    ) -> None:
-        self._known_ranks = cache(lambda role, degree, layout: latencies.of_draft(layout).ranks(degree, role=role))
-        self._cluster, self._num_ranks, self._splits = cluster, ranks, splits
-        self._num_devices, self._draft_devices = num_devices, draft_devices
-        self._known: dict[tuple[Layout, int], tuple[list[Option], Counter[str]]] = {}
+    latencies: Latencies
+    cluster: ClusterSpec | None
+    num_devices: int
+    draft_devices: int
+    ranks: int | None
+    splits: Collection[str]
+    _known: dict[tuple[Layout, int], tuple[list[Option], Counter[str]]] = field(default_factory=dict)
 
     def of(self, policy: Policy) -> tuple[list[Option], Counter[str]]:
         """Options of one shape, and how many there are not, by the reason."""
@@ -52,27 +45,27 @@ class Places:
         return [Option(policy=policy, groups=one.groups, ranks=one.ranks) for one in options], rejected
 
     def _placed(self, policy: Policy, rejected: Counter[str]) -> Iterator[Option]:
-        placements = list(_placements(policy, self._num_devices, self._draft_devices))
+        placements = list(_placements(policy, self.num_devices, self.draft_devices))
         if not placements:
-            rejected[_too_few(policy, self._num_devices)] += 1
+            rejected[_too_few(policy, self.num_devices)] += 1
         for sizes in placements:
-            draft_from = self._num_devices if self._draft_devices else None
-            option = Option.within(self._cluster, policy, sizes, draft_from=draft_from)
+            draft_from = self.num_devices if self.draft_devices else None
+            option = Option.within(self.cluster, policy, sizes, draft_from=draft_from)
             if option is None:
                 rejected["one forward would be divided over nodes"] += 1
                 continue
             divisions = list(self._divided(option))
             if not divisions:
-                rejected[f"the profile has none of its groups divided by {self._num_ranks} ranks"] += 1
+                rejected[f"the profile has none of its groups divided by {self.ranks} ranks"] += 1
             for divided in divisions:
-                if self._splits and not {option.split, divided.split} & self._splits:
+                if self.splits and not {option.split, divided.split} & set(self.splits):
                     rejected[_OTHER_SPLIT] += 1
                 else:
                     yield divided
 
     def _divided(self, option: Option) -> Iterator[Option]:
         """The option with its groups divided by 1 rank or as many as the profile has; by `ranks` only, if possible."""
-        known, ranks = [self._ranks(option, role) for role in option.groups], self._num_ranks
+        known, ranks = [self._ranks(option, role) for role in option.groups], self.ranks
         if ranks is not None:
             known = [[ranks] if ranks in numbers else [1] for numbers in known]
             if not any(ranks in numbers for numbers in known):
@@ -85,7 +78,10 @@ class Places:
         """Numbers of ranks that a group's steps are known for; one is always included."""
         layout = option.policy.layout
         roles = [holder, Role.DRAFT] if layout is Layout.COLOCATED else [holder]
-        known = (set(self._known_ranks(role, option.degree(role), layout_of(option, role))) for role in roles)
+        known = (
+            set(self.latencies.of_draft(layout_of(option, role)).ranks(option.degree(role), role=role))
+            for role in roles
+        )
         return sorted({1, *set.intersection(*known)})
 
 

@@ -20,6 +20,7 @@ class Searches:
     policy: choose one of this policy's options.
     memory: tells how many requests' caches a candidate's devices hold; unlimited if None.
     num_jobs: processes.
+    widest: the last rung of the first search, which knows every split. decision: the choice for one request.
     """
 
     profile: Profile
@@ -29,9 +30,9 @@ class Searches:
     errors: KnownErrors
     memory: MemoryModel | None
     num_jobs: int
+    widest: LastRung = field(init=False)
+    decision: Decision = field(init=False)
     _num_searches: int = 0
-    _widest: LastRung | None = None
-    _decision: Decision | None = None
     _rejected: Counter[str] = field(default_factory=Counter)
 
     def fastest(self, most_devices: int) -> Decision:
@@ -40,24 +41,32 @@ class Searches:
         if not any(self.policy in (None, option.policy.name) for option in options):
             raise OutOfReachError(f"nothing is feasible on {most_devices} devices")
         self._rejected = Counter()
-        self._num_searches += 1
         closed = ClosedForms(self.profile, self.simulations.trace)
         finals = search_in_stages(self.simulations, options, closed, self._rejected, policy=self.policy)
-        self._widest = self._widest or finals
-        self._decision = decide(self.simulations, finals, self.policy, self.errors)
-        return self._decision
+        if not self._num_searches:
+            self.widest = finals
+        self._num_searches += 1
+        self.decision = decide(self.simulations, finals, self.policy, self.errors)
+        return self.decision
 
-    @property
-    def widest(self) -> LastRung:
-        """The last rung of the first search, which knows every split."""
-        assert self._widest is not None, "nothing was searched"
-        return self._widest
+    def fewest(self, most_devices: int) -> Decision:
+        """The fastest option on the fewest devices with which any option meets the limits.
 
-    @property
-    def decision(self) -> Decision:
-        """The choice for one request."""
-        assert self._decision is not None, "a search finds an option or raises"
-        return self._decision
+        An option that meets them on some devices does so on more, so bisection would do; the first search, which covers
+        every split, gives a better guess.
+
+        OutOfReachError if nothing meets the limits on all devices.
+        """
+        best = self.fastest(most_devices)
+        least = 1
+        while least < (devices := best.chosen.option.num_devices):
+            able = {found.option.num_devices for found in self.ranking() if found.reach(self.simulations.goal) >= 1}
+            guess = min((count for count in able if least <= count < devices), default=devices - 1)
+            try:
+                best = self.fastest(guess)
+            except OutOfReachError:
+                least = guess + 1
+        return best
 
     def ranking(self) -> list[RankedOption]:
         """The best of every policy on every split, by all simulations."""

@@ -108,7 +108,7 @@ def sensitivities(
 
 def _simulated(scenario: _Scenario, budget: Budget, num_jobs: int, errors: ForwardErrors) -> list[Outcome]:
     evaluator = Evaluator(scenario.latencies, scenario.trace, num_jobs=num_jobs, errors=errors)
-    return evaluator.run([entry.option for entry in scenario.entries], budget, done=lambda _: None)
+    return evaluator.run([entry.option for entry in scenario.entries], budget)
 
 
 def _forecast(after: Outcome, before: Outcome, planned: RankedOption, goal: Goal) -> RankedOption:

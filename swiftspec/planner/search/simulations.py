@@ -1,15 +1,15 @@
 """Simulations of one search: budgets, outcomes so far, number left. No strategy here."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from swiftspec.artifacts.plan import Explored, Goal
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.search.evaluation import Budget, Evaluator, Outcome
-from swiftspec.planner.search.goals import reach
+from swiftspec.planner.search.goals import limits
 from swiftspec.planner.search.option import Key, Option, Split
 from swiftspec.progress import Progress
 
@@ -19,6 +19,7 @@ SURE_MARGIN, WIDE_MARGIN = 0.97, 1.1
 _NUM_SAMPLES = 500  # of prompts, the most typical of which is simulated
 
 _Cell = tuple[str, Split]  # of a policy
+_Result = TypeVar("_Result")
 
 
 class LastRung(NamedTuple):
@@ -55,12 +56,19 @@ class Simulations:
         for _, budget in tasks:
             self._outcomes.setdefault(budget, {})
         fresh = [task for task in tasks if task[0].key not in self._outcomes[task[1]]]
-        before, total = self.num_done, self.num_done + max(ahead, len(fresh))
-        outcomes = self.evaluator.run_each(fresh, done=lambda count: self.report(before + count, total, what))
-        self.num_done += len(fresh)
+        # With the longest first no core waits at the end.
+        outcomes = list(self.counted(self.evaluator.map(fresh), what, ahead=max(ahead, len(fresh))))
         for (option, budget), outcome in zip(fresh, outcomes, strict=True):
             self._outcomes[budget][option.key] = outcome
         return [self._outcomes[budget][option.key] for option, budget in tasks]
+
+    def counted(self, results: Iterable[_Result], what: str, *, ahead: int) -> Iterator[_Result]:
+        """Results of simulations, each reported as it comes; `ahead`: as of `run`."""
+        total = self.num_done + ahead
+        for result in results:
+            self.num_done += 1
+            self.report(self.num_done, total, what)
+            yield result
 
     def score(self, outcome: Outcome) -> tuple[bool, float]:
         """Sort key: outcomes that meet the goal's limits first, by score; the others by how nearly they do."""
@@ -168,7 +176,9 @@ class RankedOption(NamedTuple):
         )
 
     def reach(self, goal: Goal) -> float:
-        return reach(goal, tokens_per_s=self.tokens_per_s, tpot_s=self.tpot_s, ttft_s=self.ttft_s)
+        """Share of the limit that is missed the furthest: 1 or more if all are met, infinite if there is none."""
+        found = limits(goal, tokens_per_s=self.tokens_per_s, tpot_s=self.tpot_s, ttft_s=self.ttft_s)
+        return min((limit.share for limit in found), default=float("inf"))
 
     @property
     def cell(self) -> Explored:

@@ -120,12 +120,12 @@ def feasible_options(
     checks = _Checks(profile, trace, memory)
     cluster = ClusterSpec(device=memory.device, num_devices=num_devices) if memory else None
     places = Places(
-        profile.latencies,
-        cluster,
+        latencies=profile.latencies,
+        cluster=cluster,
         num_devices=num_devices,
         draft_devices=draft_devices,
         ranks=ranks,
-        splits=frozenset(splits),
+        splits=splits,
     )
     for policy_class in policy_classes(policies):
         for policy in map(fit, policy_class.search_space()):

@@ -20,17 +20,12 @@ class Chains:
     rows: of a verification: the draft tokens and one more.
     draft_s: seconds of a round's draft forwards, from the requests and their mean context.
     tokens: tokens of recorded rounds, the bonus token included.
-    cache_tokens: tokens that the KV cache has room for beside the draft's weights and its own cache; as without it if
-        None.
-    reads_target: whether the draft needs the target's hidden states of all the text.
     method: how engines call it.
     """
 
     rows: int
     draft_s: Callable[[int, float], float]
     tokens: npt.NDArray[np.int64]
-    cache_tokens: int | None = None
-    reads_target: bool = False
     method: Method = Method.MODEL
 
 

@@ -6,9 +6,9 @@ prompts, which are read beside other requests' rows, take their share of the tim
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import takewhile
 
 import numpy as np
@@ -99,48 +99,43 @@ class SharedSteps(StepTimes):
         return steps * (one_s + further_s)
 
 
+@dataclass(frozen=True, kw_only=True)
 class LoadCurves:
     """Load curves of options.
 
     most_rows: of a step. clients: whether loads are clients of a closed loop instead of requests per second.
     """
 
-    def __init__(
-        self,
-        profile: Profile,
-        closed: ClosedForms,
-        means: Means,
-        *,
-        max_running: int,
-        most_rows: int,
-        clients: bool,
-    ) -> None:
-        self._profile = profile
-        self._closed = closed
-        self._means = means
-        self._batches = [*takewhile(lambda batch: batch < max_running, _BATCHES), max_running]
-        self._most_rows, self._clients = most_rows, clients
-        self._shared = cache(partial(SharedSteps, profile, closed.context))
+    profile: Profile
+    closed: ClosedForms
+    means: Means
+    max_running: int
+    most_rows: int
+    clients: bool
+
+    @cached_property
+    def _shared(self) -> Callable[[int, int], SharedSteps]:
+        return cache(partial(SharedSteps, self.profile, self.closed.context))
 
     def curve(self, found: RankedOption, *, cached_tokens: int | None) -> LoadCurve:
         """Estimate of an option whose speed for a single request is known.
 
         cached_tokens: of all requests at once, for which there is memory.
         """
-        means = self._means
-        batches: list[float] = [*self._batches]
+        means = self.means
+        batches: list[float] = [*takewhile(lambda batch: batch < self.max_running, _BATCHES), self.max_running]
         if cached_tokens is not None:
             most = max(1.0, cached_tokens / (means.prompt_tokens + means.output_tokens))
             batches = [*takewhile(lambda batch: batch < most, batches), *([most] if most < batches[-1] else [])]
-        alone = self._closed.estimate(found.option)
+        alone = self.closed.estimate(found.option)
         prompt_s = self._prompt_s(found)
         points = []
         for batch in batches:
-            shared = self._shared(max(1, round(batch)), self._most_rows)
-            slower = alone / self._closed.estimate(found.option, shared)
+            shared = self._shared(max(1, round(batch)), self.most_rows)
+            slower = alone / self.closed.estimate(found.option, shared)
             tpot_s = found.tpot_s * slower
             rate = _rate(batch, found.ttft_s, means.output_tokens * tpot_s, prompt_s)
-            load = batch + rate * means.think_s if self._clients else rate
+            load = batch + rate * means.think_s if self.clients else rate
             points.append((load, tpot_s / (1 - rate * prompt_s), batch))
         return LoadCurve(*np.array(_ascending(points)).T)
 
@@ -151,11 +146,11 @@ class LoadCurves:
         total_s = 0.0
         for role in roles:
             phase = Phase.VERIFY if role is Role.TARGET else Phase.EXPAND
-            degree, ranks, context = option.degree(role), option.num_ranks(role), round(self._means.prompt_tokens)
+            degree, ranks, context = option.degree(role), option.num_ranks(role), round(self.means.prompt_tokens)
             alone = StepKey(role, phase, degree, _BUSY_ROWS, context, ranks=ranks)
             beside = alone._replace(rows=_BUSY_ROWS + _CHUNK_ROWS)
-            more_s = self._profile.step(beside).mean_s - self._profile.step(alone).mean_s
-            total_s += max(0.0, more_s) * self._means.prompt_tokens / _CHUNK_ROWS
+            more_s = self.profile.step(beside).mean_s - self.profile.step(alone).mean_s
+            total_s += max(0.0, more_s) * self.means.prompt_tokens / _CHUNK_ROWS
         return total_s
 
 

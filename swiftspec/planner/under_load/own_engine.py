@@ -9,12 +9,12 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 
 import numpy as np
 
 from swiftspec.planner.under_load.loads import ArrayRun, Requests
 from swiftspec.planner.under_load.rounds import RecordedRequest, Round, RoundArrays, forwards_of, phase_of, prefill
+from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
 from swiftspec.scheduler.asks import Ask, Step
@@ -27,49 +27,38 @@ class CutShortError(Exception):
     """A verification had to share its rows: what it would have brought is in no record."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnEngine:
-    """This package's engine on a group of devices.
-
-    policy: its name, for its host times.
-    degrees, ranks: as of a `LatencySampler`.
-    rounds: of recorded requests, one after another.
-    begins_with_token: whether the prompt's forward brings the first token, as it does without a draft.
-    """
-
-    prices: LatencyTable
-    policy: str
-    degrees: Mapping[Role, int]
-    ranks: Mapping[Role, int]
-    admission: AdmissionLimits
-    batch: BatchLimits
-    rounds: Sequence[Round]
-    begins_with_token: bool
-
-
 class OwnEngineRun:
     """A simulation in which all requests are served.
 
-    first_rounds: index of each request's first round; those after it follow, in a circle. clients: whose each request
-    is; all are one client's if empty.
+    degrees, ranks: as of a `LatencySampler`. rounds: of recorded requests, one after another. first_rounds: index of
+    each request's first round; those after it follow, in a circle. clients: whose each request is; all are one
+    client's if empty.
     """
 
     def __init__(
         self,
         requests: Requests,
-        engine: OwnEngine,
+        policy: Policy,
+        prices: LatencyTable,
+        rounds: Sequence[Round],
         *,
+        degrees: Mapping[Role, int],
+        ranks: Mapping[Role, int],
+        admission: AdmissionLimits,
+        batch: BatchLimits,
         first_rounds: Sequence[int],
         clients: Sequence[str] = (),
         seed: int = 0,
     ) -> None:
-        self.requests, self.engine, self.clients = requests, engine, clients
-        self.forwards = [forwards_of(one) for one in engine.rounds]
-        self.arrays = RoundArrays(engine.rounds)
-        self.meter = LatencySampler(engine.prices, policy=engine.policy, degrees=engine.degrees, ranks=engine.ranks)
+        self.requests, self.rounds, self.clients = requests, rounds, clients
+        self.admission, self.batch = admission, batch
+        self.begins_with_token = policy.layout is Layout.TARGET_ONLY  # the prompt's forward brings the first one
+        self.forwards = [forwards_of(one) for one in rounds]
+        self.arrays = RoundArrays(rounds)
+        self.meter = LatencySampler(prices, policy=policy.name, degrees=degrees, ranks=ranks)
         self.meter.seed(seed, 0)
         self.times = ForwardTimes(self.meter)
-        self.queue = AdmissionQueue(engine.admission)
+        self.queue = AdmissionQueue(admission)
         self.now_s = 0.0
         self.host_scale = 1.0  # since the last step: requests that shared it share the host's time, too
         self.running: dict[int, RecordedRequest] = {}  # in the order of admission
@@ -100,7 +89,7 @@ class OwnEngineRun:
             if self._compute_round():
                 continue
             asks = [each.ask for each in self.running.values() if each.ask is not None]
-            choice = choose(asks, limits=self.engine.batch, num_running=len(self.running), now_s=self.now_s)
+            choice = choose(asks, limits=self.batch, num_running=len(self.running), now_s=self.now_s)
             if isinstance(choice, Step):
                 self._compute(choice)
             elif self.arriving:  # drafts and targets that share devices never wait for each other
@@ -145,14 +134,14 @@ class OwnEngineRun:
     def _proceed(self, request: RecordedRequest, computed: Ask | None) -> None:
         """What follows a forward: the host's part, then the next forward."""
         if computed is None:
-            unread = 0 if self.engine.begins_with_token else 1
+            unread = 0 if self.begins_with_token else 1
             if request.text > unread:
                 request.ask_for(prefill(Role.TARGET, request.text - unread), now_s=self.now_s)
                 return
         elif computed.model is Role.DRAFT:
             request.level += 1
         elif computed.is_prefill:
-            if self.engine.begins_with_token and not self._commit(request, 1, ((Phase.COMMIT, 0),)):
+            if self.begins_with_token and not self._commit(request, 1, ((Phase.COMMIT, 0),)):
                 return
         elif not self._end_round(request):
             return
@@ -160,9 +149,9 @@ class OwnEngineRun:
 
     def _end_round(self, request: RecordedRequest) -> bool:
         """The host's part of a round; whether the request goes on."""
-        one = self.engine.rounds[request.round]
+        one = self.rounds[request.round]
         request.level = 0
-        request.round = (request.round + 1) % len(self.engine.rounds)
+        request.round = (request.round + 1) % len(self.rounds)
         return self._commit(request, one.tokens, one.host)
 
     def _commit(self, request: RecordedRequest, tokens: int, host: Sequence[tuple[Phase, int]]) -> bool:
@@ -201,13 +190,13 @@ class OwnEngineRun:
     def _compute_round(self) -> bool:
         """Compute a round of all requests, where all begin one and nobody joins them; whether that is so."""
         requests = list(self.running.values())
-        has_place = len(requests) < self.engine.admission.max_running
+        has_place = len(requests) < self.admission.max_running
         if not requests or not all(each.begins_round for each in requests) or (has_place and self.queue.num_waiting):
             return False
         columns = self.arrays.columns(
             [each.round for each in requests],
             [each.text for each in requests],
-            max_rows=self.engine.batch.max_rows,
+            max_rows=self.batch.max_rows,
         )
         if columns is None:
             return False

@@ -41,7 +41,7 @@ from swiftspec.planner.under_load.loads import (
     longest_request,
     requests_of,
 )
-from swiftspec.planner.under_load.own_engine import CutShortError, OwnEngine, OwnEngineRun
+from swiftspec.planner.under_load.own_engine import CutShortError, OwnEngineRun
 from swiftspec.planner.under_load.rounds import Round, recorded_rounds
 from swiftspec.planner.under_load.serving_engine import EnginePrices, ServingEngine
 from swiftspec.policies import Layout, Policy
@@ -215,25 +215,22 @@ class Predictor:
             return None
         first_of = dict(zip(recorded, np.cumsum([0, *map(len, recorded.values())]).tolist(), strict=False))
         admission, batch = setup.limits(options)
-        begins_with_token = setup.policy.layout is Layout.TARGET_ONLY
         run = OwnEngineRun(
             requests_of(workload),
-            OwnEngine(
-                prices=self.latencies,
-                policy=setup.policy.name,
-                degrees=group_degrees(setup.degrees, setup.policy),
-                ranks=group_ranks(setup.ranks, setup.policy),
-                admission=admission,
-                batch=batch,
-                rounds=rounds,
-                begins_with_token=begins_with_token,
-            ),
+            setup.policy,
+            self.latencies,
+            rounds,
+            degrees=group_degrees(setup.degrees, setup.policy),
+            ranks=group_ranks(setup.ranks, setup.policy),
+            admission=admission,
+            batch=batch,
             first_rounds=self._first_rounds(named, first_of),
             clients=[request.client for request in workload.requests],
             seed=self.seed,
-        ).run()
-        num_rounds = [len(commits) - begins_with_token for commits in run.commits_s]
-        return _load(run, workload, goal, run.commits_s, num_rounds=num_rounds)
+        )
+        found = run.run()
+        num_rounds = [len(commits) - run.begins_with_token for commits in found.commits_s]
+        return _load(found, workload, goal, found.commits_s, num_rounds=num_rounds)
 
     def _first_rounds(self, named: Sequence[int | None], first_of: Mapping[int, int]) -> list[int]:
         """Every request's first round: that of the prompt that it names, or of the recorded ones in turn."""

@@ -111,15 +111,11 @@ class ServingEngine(ABC):
         request. tokens: tokens of rounds, the bonus token included.
         """
         drafts = self.drafts if forward_rows else None
-        if drafts is None:  # text is looked up, which costs no forward
-            return Chains(rows=rows, draft_s=lambda *_: 0.0, tokens=tokens, method=Method.PROMPT_LOOKUP)
         return Chains(
             rows=rows,
-            draft_s=self.draft_s(forward_rows),
+            draft_s=self.draft_s(forward_rows) if drafts else lambda *_: 0.0,
             tokens=tokens,
-            cache_tokens=self.room(beside_draft=True),
-            reads_target=drafts.reads_target,
-            method=drafts.method,
+            method=drafts.method if drafts else Method.PROMPT_LOOKUP,  # text is looked up, which costs no forward
         )
 
     @property
@@ -141,16 +137,16 @@ class ServingEngine(ABC):
 
     def under_load(self, chains: Chains | None = None) -> EngineUnderLoad:
         """What a simulation needs. chains: the drafting."""
-        gives_up = self.engine.blocks_given_up if chains is not None and chains.reads_target else 0
-        beside_draft = None if chains is None else chains.cache_tokens
         method = None if chains is None else chains.method
+        drafts = None if method in (None, Method.PROMPT_LOOKUP) else self.drafts
+        gives_up = self.engine.blocks_given_up if drafts is not None and drafts.reads_target else 0
         ahead = self.limits.runs_ahead and (method is None or self.engine.drafts_ahead(method))
         round_s = self.round_s(method)
         return EngineUnderLoad(
             rule=self.engine.rule,
             step_tokens=self.limits.step_tokens,
             max_requests=self.limits.requests,
-            cache_tokens=self.room(beside_draft=False) if beside_draft is None else beside_draft,
+            cache_tokens=self.room(beside_draft=drafts is not None),
             runs_ahead=ahead,
             step_s=lambda work: round_s + self.step_s(work),
             **self.above._asdict(),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swiftspec.artifacts.distributions import Distribution, Process
+from swiftspec.artifacts.goal import Goal
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Candidate, Prediction
 from swiftspec.artifacts.under_load import LoadPrediction
@@ -15,7 +16,9 @@ from swiftspec.planner.fleet.replica import Kind
 from swiftspec.planner.fleet.sizing import Bracket, Sizing
 from swiftspec.planner.load import Load
 from swiftspec.planner.search.backends import Workers, uncollected
+from swiftspec.planner.search.evaluation import Evaluator
 from swiftspec.planner.search.option import Option
+from swiftspec.planner.search.simulations import Simulations
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.policies import Policy
 from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
@@ -73,7 +76,9 @@ def known(*capacity: tuple[Kind, float]) -> tuple[Known, Sizing]:
     simulated = Known(
         serve=served,
         num_jobs=1,
-        report=lambda *_: None,
+        simulations=Simulations(
+            evaluator=Evaluator(PROFILE, TRACE, num_jobs=1), trace=TRACE, goal=Goal(), seed=0, report=lambda *_: None
+        ),
         capacity={kind.candidate.describe(): rate for kind, rate in capacity},
     )
     sizing = Sizing(simulated, rate=RATE, output_tokens=32, batch=lambda *_: 4.0, room=lambda _: None)

@@ -18,10 +18,10 @@ from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.for_device import prepare
 from swiftspec.planner.planned_model import planned_pair
 from swiftspec.planner.under_load.loads import Requests, closed_loop_workload
-from swiftspec.planner.under_load.own_engine import CutShortError, OwnEngine, OwnEngineRun
+from swiftspec.planner.under_load.own_engine import CutShortError, OwnEngineRun
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.planner.under_load.rounds import Round, rounds_of
-from swiftspec.policies import Layout, Policy
+from swiftspec.policies import Policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.chains.serial import SerialChain, SerialTree
 from swiftspec.policies.effects import Role
@@ -92,16 +92,13 @@ def both(on: Machine, policy: Policy, requests: Requests) -> tuple[Sequence[_Flo
     of_each = [list(rounds_of(request.timeline)) for request in events.requests]
     run = OwnEngineRun(
         requests,
-        OwnEngine(
-            prices=prices,
-            policy=policy.name,
-            degrees=dict.fromkeys(Role, DEGREES[Role.TARGET]),
-            ranks={},
-            admission=admission,
-            batch=batch,
-            rounds=[one for rounds in of_each for one in rounds],
-            begins_with_token=policy.layout is Layout.TARGET_ONLY,
-        ),
+        policy,
+        prices,
+        [one for rounds in of_each for one in rounds],
+        degrees=dict.fromkeys(Role, DEGREES[Role.TARGET]),
+        ranks={},
+        admission=admission,
+        batch=batch,
         first_rounds=np.cumsum([0, *map(len, of_each)])[:-1].tolist(),
         seed=SEED,
     ).run()
@@ -157,19 +154,20 @@ def test_a_verification_that_has_to_share_its_rows_is_simulated_by_events() -> N
 
 def test_rows_that_do_not_fit_have_no_record() -> None:
     on = machine("gpu")
-    engine = OwnEngine(
-        prices=LatencyTable(on.profile.latencies),
-        policy="serial_chain",
+    requests = Requests(arrival_s=np.zeros(4), prompt_tokens=np.full(4, 16), output_tokens=np.full(4, 8), num_clients=4)
+    run = OwnEngineRun(
+        requests,
+        SerialChain(),
+        LatencyTable(on.profile.latencies),
+        [Round((1, 1), 3, 2)],
         degrees=dict.fromkeys(Role, 2),
         ranks={},
         admission=AdmissionLimits(max_running=16),
         batch=BatchLimits(max_rows=8),
-        rounds=[Round((1, 1), 3, 2)],
-        begins_with_token=False,
+        first_rounds=[0] * 4,
     )
-    requests = Requests(arrival_s=np.zeros(4), prompt_tokens=np.full(4, 16), output_tokens=np.full(4, 8), num_clients=4)
     with pytest.raises(CutShortError):
-        OwnEngineRun(requests, engine, first_rounds=[0] * 4).run()
+        run.run()
 
 
 @pytest.mark.parametrize(
