@@ -143,7 +143,7 @@ def slow_plan(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactor
         (directory / "generation_config.json").unlink()  # which has the end, too
     from tests.engine.pairs import references
 
-    target, draft = references(copies, inflate="layers=32,hidden=192")
+    target, draft = references(copies, inflate="layers=96,hidden=192")
     samples.plan(target=target, draft=draft).save(folder / "plan.json")
     return folder / "plan.json"
 
