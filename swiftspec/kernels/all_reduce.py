@@ -48,7 +48,7 @@ def _all_reduce_kernel(
     x, residual, weight, out, peers, own, state, rank, max_rows, words, stride, eps, max_polls,
     WORLD: tl.constexpr, PAYLOAD: tl.constexpr, PUSH: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
     PDL: tl.constexpr,
-):  # fmt: skip
+):  # fmt: skip  # grouped: tensors, sizes, constants
     """residual <- s = residual + sum over ranks of x; out <- s rsqrt(mean(s^2) + eps) weight.
 
     Program (c, r) pushes chunk c of row r (unless a preceding kernel has) and clears that chunk of the previous slot. A

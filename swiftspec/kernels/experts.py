@@ -44,7 +44,7 @@ def _experts_kernel(
     ACTIVE: tl.constexpr, BLOCK_ACTIVE: tl.constexpr, BY_EXPERT: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr, EVEN_K: tl.constexpr,
     SWAP_AB: tl.constexpr, GATED: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+):  # fmt: skip  # grouped: tensors, sizes, constants
     """out[slot] <- x[slot] weight[chosen[slot]]^T; GATED: of x[row], silu of the first half times the other.
 
     Program (tile of columns, y) computes the slots of one expert: of expert y if BY_EXPERT, otherwise of slot y's, if

@@ -30,7 +30,7 @@ def keep_slots_reference(cache_L2GCD: Tensor, slots_K: Tensor, lengths_2: Tensor
 def _keep_slots_kernel(
     cache, slots, lengths, num_verified, arrivals, num_slots, capacity,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+):  # fmt: skip  # grouped: tensors, sizes, constants
     """plane[prefix + i] <- plane[prefix + slots[i]] where slots[i] >= 0, all read before any is written.
 
     The last program to arrive updates the lengths, after all others have read them.

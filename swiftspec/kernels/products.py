@@ -237,7 +237,7 @@ def finish(
     total, scale, out, partials, arrivals, num_rows, size,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT_K: tl.constexpr, SWAP_AB: tl.constexpr,
     GATED: tl.constexpr, HAS_SCALE: tl.constexpr,
-):  # fmt: skip
+):  # fmt: skip  # grouped: tensors, sizes, constants
     """out <- f(scale * sum over splits of total), by the last program; f = silu(gate) * up if GATED."""
     tile = tl.program_id(0)
     if SWAP_AB:

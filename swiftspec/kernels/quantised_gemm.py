@@ -213,7 +213,7 @@ def _int4_gemm_kernel(
     x, words, scales, out, partials, arrivals, num_rows, size_n, num_blocks,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT_K: tl.constexpr, STAGES: tl.constexpr,
     SWAP_AB: tl.constexpr, GATED: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+):  # fmt: skip  # grouped: tensors, sizes, constants
     """out <- x (scale * (nibble - 8))^T; GATED: silu of the first half of the columns times the other."""
     blocks_each = tl.cdiv(num_blocks, SPLIT_K)
     first = tl.program_id(1) * blocks_each
@@ -252,7 +252,7 @@ def _int4_gemm_kernel(
     finish(
         total, scales, out, partials, arrivals, num_rows, size_n,
         BLOCK_M, BLOCK_N, SPLIT_K, SWAP_AB, GATED, HAS_SCALE=False,
-    )  # fmt: skip
+    )  # fmt: skip  # grouped as the parameters are
 
 
 def quantised_gemm(

@@ -26,7 +26,7 @@ def rms_norm_reference(
 def _rms_norm_kernel(
     residual, update, weight, out, size, eps,
     HAS_UPDATE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+):  # fmt: skip  # grouped: tensors, sizes, constants
     """residual <- s = residual + update; out <- s * rsqrt(mean(s^2) + eps) * weight, for row program_id(0)."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)

@@ -55,7 +55,7 @@ def _rope_kv_write_kernel(
     capacity, eps,
     NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, D: tl.constexpr, BLOCK_H: tl.constexpr,
     HAS_NORM: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+):  # fmt: skip  # grouped: tensors, sizes, constants
     """(x_i, x_j) -> (x_i cos - x_j sin, x_j cos + x_i sin), j = i + D / 2, for BLOCK_H heads of row program_id(0).
 
     With norms x is first multiplied by rsqrt(mean(x^2) + eps) norm. Heads are queries, keys, values; values only move.

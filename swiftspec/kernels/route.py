@@ -31,7 +31,7 @@ def _route_kernel(
     logits, weights, chosen, size,
     ACTIVE: tl.constexpr, BLOCK_ACTIVE: tl.constexpr, BLOCK: tl.constexpr, NORMALISED: tl.constexpr,
     PDL: tl.constexpr,
-):  # fmt: skip
+):  # fmt: skip  # grouped: tensors, sizes, constants
     """chosen <- experts of the largest x, weights <- their exp(x) over the sum of all, or if NORMALISED of theirs."""
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)

@@ -50,7 +50,7 @@ def _skinny_gemm_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr,
     STAGES: tl.constexpr, EVEN_K: tl.constexpr, SWAP_AB: tl.constexpr, GATED: tl.constexpr,
     HAS_SCALE: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+):  # fmt: skip  # grouped: tensors, sizes, constants
     """out <- x weight^T, scaled per column; GATED: silu of the first half of the columns times the other."""
     num_tiles = tl.cdiv(size_k, BLOCK_K)
     tiles_each = tl.cdiv(num_tiles, SPLIT_K)
@@ -85,7 +85,7 @@ def _skinny_gemm_kernel(
     finish(
         total, scale, out, partials, arrivals, num_rows, size_n,
         BLOCK_M, BLOCK_N, SPLIT_K, SWAP_AB, GATED, HAS_SCALE,
-    )  # fmt: skip
+    )  # fmt: skip  # grouped as the parameters are
 
 
 def launch_skinny_gemm(

@@ -26,7 +26,7 @@ def top_candidates_reference(logits_RV: Tensor, k: int) -> tuple[Tensor, Tensor]
 def _block_candidates_kernel(
     logits, values, tokens, peaks, totals, size,
     K: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+):  # fmt: skip  # grouped: tensors, sizes, constants
     """values, tokens <- K largest x of block program_id(1), peaks <- max x, totals <- sum of exp(x - peak)."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     cell = row * tl.num_programs(1) + block
@@ -50,7 +50,7 @@ def _block_candidates_kernel(
 def _merge_candidates_kernel(
     values, tokens, peaks, totals, logprobs, chosen, num_blocks,
     K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_NK: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+):  # fmt: skip  # grouped: tensors, sizes, constants
     """logprobs, chosen <- K largest of all blocks' x, minus log of the sum over blocks of total exp(peak)."""
     row = tl.program_id(0)
     block_N = tl.arange(0, BLOCK_N)

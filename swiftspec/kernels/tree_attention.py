@@ -67,7 +67,7 @@ def _attend(
     q_QD, keys, values, first, stop, prefix, end, words_Q, is_row_Q, scale,
     out_QD, peak_Q, total_Q,
     MASKED: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, UPCAST: tl.constexpr,
-):  # fmt: skip
+):  # fmt: skip  # grouped: tensors, sizes, constants
     """Blocks first to stop - 1 into (sum of 2^(s - peak) v, peak = max s, sum of 2^(s - peak)), s = scale q k."""
     dims = tl.arange(0, D)
     for block in tl.range(first, stop):
@@ -110,7 +110,7 @@ def _tree_attention_kernel(
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK: tl.constexpr, MIN_BLOCKS: tl.constexpr, WORDS: tl.constexpr,
     UPCAST: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+):  # fmt: skip  # grouped: tensors, sizes, constants
     """out[r, h] = softmax(scale q[r, h] k^T over visible slots) v; scale has log2(e) in it, for powers of two.
 
     A partial result is Q rows of D sums, then Q peaks and Q totals. `arrivals` counts the splits that have stored
@@ -151,11 +151,11 @@ def _tree_attention_kernel(
     out_QD, peak_Q, total_Q = _attend(
         q_QD, keys, values, first, unmasked_stop, prefix, end, words_Q, is_row, scale,
         out_QD, peak_Q, total_Q, False, D, BLOCK, UPCAST,
-    )  # fmt: skip
+    )  # fmt: skip  # grouped as the parameters are
     out_QD, peak_Q, total_Q = _attend(
         q_QD, keys, values, tl.maximum(first, unmasked_stop), stop, prefix, end, words_Q, is_row, scale,
         out_QD, peak_Q, total_Q, True, D, BLOCK, UPCAST,
-    )  # fmt: skip
+    )  # fmt: skip  # grouped as the parameters are
 
     if num_active > 1:
         cell = kv_head * tl.num_programs(0) + query_block

@@ -117,7 +117,8 @@ def test_ctrl_c_ends_the_wait_for_a_frozen_target(slow_plan: Path) -> None:
         run.stdout.read(1)
         target, *others = workers(run.pid)
         os.kill(target, signal.SIGSTOP)
-        assert f"process {target} is stopped" in run.stderr.readline()
+        # A busy machine may say first that models are still awaited.
+        assert any(f"process {target} is stopped" in line for line in iter(run.stderr.readline, ""))
         for _ in range(3):
             os.killpg(run.pid, signal.SIGINT)
             time.sleep(0.3)
