@@ -115,8 +115,18 @@ def test_loads_of_the_old_backtest_are_those_of_validate(tmp_path: Path, capsys:
     assert json.loads(out.read_text()) == json.loads(other.read_text())
 
 
-def test_rates_that_are_not_published_are_refused(fails: Callable[..., str]) -> None:
-    for given in ("4.3", "2.6,many", ""):
-        assert fails("study", "adaserve", "--rates", given).startswith(
-            f"--rates is '{given}'; expected some of 2.6, 2.8"
-        )
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--at", "4.3"), "--at is '4.3'; expected some of 2.6, 2.8, 3"),
+        (("--at", "2.6,many"), "--at is '2.6,many'; expected some of 2.6"),
+        (("--at", ""), "--at is ''; expected some of 2.6"),
+        (("--figure", "14", "--at", "2.6"), "--at is '2.6'; expected some of 4"),
+        (("--figure", "9"), "--figure is 9; expected one of 8, 10, 11, 14"),
+        (("--model", "gpt-2"), "--model is 'gpt-2'; expected one of llama-3.1-70b, qwen2.5-32b"),
+    ],
+)
+def test_points_that_are_not_published_are_refused(
+    arguments: tuple[str, ...], sentence: str, fails: Callable[..., str]
+) -> None:
+    assert fails("study", "adaserve", *arguments).startswith(sentence)

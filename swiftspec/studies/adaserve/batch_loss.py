@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 from swiftspec.acceptance import acceptance_for, tree_acceptance
 from swiftspec.policies.effects import Role
-from swiftspec.studies.adaserve.experiment import DEGREES, vllm_latencies
+from swiftspec.studies.adaserve.experiment import MODELS, degrees, vllm_latencies
 from swiftspec.studies.backtest.speeds import Deployment
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.steps import Latencies
 from swiftspec.timing.timeline import Phase
 
 _TARGET, _DRAFT = "llama-3.3-70b", "llama-3.2-1b"
+_MEASURED = MODELS[0]  # the same pair, to whose figures the constants are fitted
 _CONTEXT = 500  # tokens
 
 
@@ -36,10 +37,15 @@ class Engine:
 
 def vllm_in_2025() -> Engine:
     """vLLM 0.8.4 on four A100s, the draft on one of them: it verifies every row as a sequence of its own."""
-    drafted = vllm_latencies(has_draft=True)
+    drafted = vllm_latencies(_MEASURED, has_draft=True)
     host = drafted.host_latency(Phase.EXPAND)
     assert host is not None
-    return Engine(plain=vllm_latencies(has_draft=False), drafted=drafted, degrees=DEGREES, draft_host_s=host.mean_s)
+    return Engine(
+        plain=vllm_latencies(_MEASURED, has_draft=False),
+        drafted=drafted,
+        degrees=degrees(_MEASURED),
+        draft_host_s=host.mean_s,
+    )
 
 
 def without_host_time() -> Engine:

@@ -3,14 +3,13 @@
 Published are the step of one request, AdaServe's seconds of a verification by its rows, the shape of its trees, and how
 many requests come in every ten seconds. Published, too, is the share of draft tokens that vLLM accepts; it counts those
 after a rejected one, so that it is the acceptance of a single token. Decoding without a draft has nothing to fit.
-Fitted, at rates up to 4 requests/s, are vLLM's host time with a draft (three constants) and AdaServe's (one).
+Fitted, on one model at rates up to 4 requests/s, are vLLM's host time with a draft (three constants) and AdaServe's
+(one). The other model has the same constants, and nothing of it was fitted.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-
-import numpy as np
 
 from swiftspec.acceptance import AcceptanceModel, synthesise
 from swiftspec.acceptance.model import PRIOR
@@ -21,8 +20,9 @@ from swiftspec.policies import Policy, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
-from swiftspec.simulator.jobs import Job, ServingRun
+from swiftspec.simulator.jobs import ServingRun
 from swiftspec.simulator.serving import Serving
+from swiftspec.studies.adaserve.requests import NUM_PROMPTS, NUM_TOKENS, Setting, jobs
 from swiftspec.studies.adaserve.rule import FilledBudget, FilledBudgetSteering
 from swiftspec.studies.backtest.figures import Ranks, fit_acceptance_model
 from swiftspec.studies.backtest.published import read_facts
@@ -36,11 +36,11 @@ from swiftspec.timing.timeline import Phase
 _FACTS = read_facts("adaserve")
 _ADASERVE = "AdaServe"
 _SEED = 0
-_NUM_PROMPTS, _NUM_TOKENS, _PROMPT_TOKENS = 64, 256, 800
+_PROMPT_TOKENS = 800
 _CONTEXT = 400  # tokens of a request's text, on average
 _VLLM_PROMPT_TOKENS = 2048  # of a step
 _MOST_KNOWN_ROWS = 64  # of a composed verification; beyond them its seconds are those of a prompt
-DEGREES = {Role.TARGET: _FACTS["num_devices"], Role.DRAFT: 1}
+MODELS = tuple(_FACTS["models"])
 _ROWS = (128, 256, 512, 1024, 2048)
 
 
@@ -92,23 +92,34 @@ class Outcome:
         )
 
 
-def serve(name: str, rate: float, *, windows: slice = slice(None)) -> Outcome:
-    """Serve the list of requests of a rate, as the paper names it in requests/s, by a system.
+def serve(name: str, model: str, setting: Setting, *, windows: slice = slice(None)) -> Outcome:
+    """Serve the requests of a setting by a system, with one of `MODELS`.
 
     windows: those of ten seconds each whose requests are served.
     """
-    serving = _adaserve() if name == _ADASERVE else _baseline(_BASELINES[name])
-    return Outcome.of(serving.run(_jobs(rate, windows), seed=_SEED))
+    serving = _adaserve(model) if name == _ADASERVE else _baseline(_BASELINES[name], model)
+    requests = jobs(setting, step_s=_FACTS["models"][model]["step_s"], windows=windows)
+    return Outcome.of(serving.run(requests, seed=_SEED))
 
 
-def _baseline(system: _System) -> Serving:
+def deployment(model: str) -> Deployment:
+    """The pair on its devices."""
+    return Deployment.of(_FACTS["models"][model]["deployment"])
+
+
+def degrees(model: str) -> dict[Role, int]:
+    """The draft lies on one of the target's devices."""
+    return {Role.TARGET: deployment(model).num_devices, Role.DRAFT: 1}
+
+
+def _baseline(system: _System, model: str) -> Serving:
     policy = system.policy
     most = _FACTS["vllm_max_running"]
     return Serving(
-        vllm_latencies(has_draft=system.num_draft_tokens > 0),
-        _trace(),
+        vllm_latencies(model, has_draft=system.num_draft_tokens > 0),
+        _trace(model),
         policy,
-        degrees=DEGREES,
+        degrees=degrees(model),
         admission=AdmissionLimits(max_running=most, tree_rows=policy.target_rows),
         batch=BatchLimits(
             max_rows=most * policy.target_rows, prefill_rows=_VLLM_PROMPT_TOKENS, prompts_apart=system.prompts_apart
@@ -116,60 +127,67 @@ def _baseline(system: _System) -> Serving:
     )
 
 
-def _adaserve() -> Serving:
-    facts = _FACTS["adaserve"]
+def _adaserve(model: str) -> Serving:
+    facts = _FACTS["adaserve"] | _FACTS["models"][model]
     depth, width = facts["most_depth"], facts["width"]
     # As many nodes as a beam search of that width verifies, the root included.
     policy = make_policy("eagle2_tree", verify_rows=1 + depth * width, top_k=width, depth=depth - 1)
-    rule = FilledBudget(budget_rows=facts["budget_rows"], least_depth=facts["least_depth"], most_depth=depth)
-    latencies = _adaserve_latencies()
+    rule = FilledBudget(
+        budget_rows=facts["budget_rows"],
+        draft_rows=facts["draft_rows"],
+        least_depth=facts["least_depth"],
+        most_depth=depth,
+        most_width=width,
+    )
+    latencies, groups = _adaserve_latencies(model), degrees(model)
     return Serving(
         latencies,
-        _trace(),
+        _trace(model),
         policy,
-        degrees=DEGREES,
+        degrees=groups,
         admission=AdmissionLimits(max_running=facts["max_running"], tree_rows=policy.target_rows),
         batch=BatchLimits(max_rows=facts["budget_rows"], prefill_rows=facts["chunk_tokens"]),
         steering=FilledBudgetSteering(
-            rule, StepCosts.of(policy, latencies, degrees=DEGREES, ranks={}, context=_CONTEXT)
+            rule, StepCosts.of(policy, latencies, degrees=groups, ranks={}, context=_CONTEXT)
         ),
     )
 
 
 @cache
-def vllm_latencies(*, has_draft: bool) -> Latencies:
+def vllm_latencies(model: str, *, has_draft: bool) -> Latencies:
     """vLLM 0.8.4's with the pair on its devices; a plain step of one request is as long as published.
 
     With a draft, vLLM verifies every row as a sequence of its own, which costs its host time.
     """
     fitted = _FACTS["fitted"]
-    known = Deployment.of(_FACTS).profile.latencies
-    step_s = {rows: _mean_s(known, Phase.VERIFY, rows) for rows in (1, 2, 4, 8, 16, 32, _MOST_KNOWN_ROWS)}
-    step_s |= {rows: _mean_s(known, Phase.PREFILL, rows) for rows in _ROWS}
-    more_s = _FACTS["step_s"] - step_s[1]
+    step_s = {rows: _composed_s(model, rows) for rows in (1, 2, 4, 8, 16, 32, _MOST_KNOWN_ROWS, *_ROWS)}
+    more_s = _FACTS["models"][model]["step_s"] - step_s[1]
     round_s, row_s, draft_s = (
         fitted[name] if has_draft else 0.0 for name in ("vllm_round_s", "vllm_row_s", "vllm_draft_s")
     )
     verify_s = {rows: seconds + more_s + round_s + row_s * rows for rows, seconds in step_s.items()}
-    return _latencies(verify_s, prompt_s=more_s, draft_s=draft_s)
+    return _latencies(model, verify_s, prompt_s=more_s, draft_s=draft_s)
 
 
 @cache
-def _adaserve_latencies() -> Latencies:
+def _adaserve_latencies(model: str) -> Latencies:
+    """AdaServe's. Its verifications are published of one model: those of others are as much longer than composed."""
     facts = _FACTS["adaserve"]
-    verify_s = {1: _FACTS["step_s"]} | {int(rows): seconds for rows, seconds in facts["verify_s"].items()}
-    return _latencies(verify_s, prompt_s=0.0, draft_s=_FACTS["fitted"]["adaserve_draft_s"])
+    verify_s = {1: _FACTS["models"][model]["step_s"]}
+    for rows, seconds in facts["verify_s"].items():
+        verify_s[int(rows)] = seconds + _composed_s(model, int(rows)) - _composed_s(facts["verified_model"], int(rows))
+    return _latencies(model, verify_s, prompt_s=0.0, draft_s=_FACTS["fitted"]["adaserve_draft_s"])
 
 
-def _latencies(verify_s: Mapping[int, float], *, prompt_s: float, draft_s: float) -> Latencies:
-    """The pair's latencies with other verifications and host times.
+def _latencies(model: str, verify_s: Mapping[int, float], *, prompt_s: float, draft_s: float) -> Latencies:
+    """A pair's latencies with other verifications and host times.
 
     verify_s: seconds of a verification by its rows, the host's included. prompt_s, draft_s: the host's around a step of
     prompts alone, and around a draft forward.
     """
-    profile = Deployment.of(_FACTS).profile
+    profile = deployment(model).profile
     kept = (step for step in profile.steps if step.role is not Role.TARGET or step.phase is not Phase.VERIFY)
-    degree = _FACTS["num_devices"]
+    degree = degrees(model)[Role.TARGET]
     verifications = (
         StepPoint(
             quantiles_s=(seconds,) * NUM_QUANTILES,
@@ -195,50 +213,30 @@ def _latencies(verify_s: Mapping[int, float], *, prompt_s: float, draft_s: float
     return replace(changed.latencies, host_share=0.0)
 
 
-def _mean_s(latencies: Latencies, phase: Phase, rows: int) -> float:
-    context = 0 if phase is Phase.PREFILL else _CONTEXT
-    return latencies.step(StepKey(Role.TARGET, phase, _FACTS["num_devices"], rows, context)).mean_s
+def _composed_s(model: str, rows: int) -> float:
+    """Mean seconds of a verification, or of a prompt where no verification of so many rows is known."""
+    phase, context = (Phase.VERIFY, _CONTEXT) if rows <= _MOST_KNOWN_ROWS else (Phase.PREFILL, 0)
+    key = StepKey(Role.TARGET, phase, degrees(model)[Role.TARGET], rows, context)
+    return deployment(model).profile.latencies.step(key).mean_s
 
 
 @cache
-def acceptance_model() -> AcceptanceModel:
+def acceptance_model(model: str) -> AcceptanceModel:
     """Tokens that are accepted independently of each other, with the published share."""
     prior = PRIOR.model_copy(update={"persistence": _FACTS["fitted"]["persistence"]})
-    share = Ranks(values=(_FACTS["accepted_share"],))
+    share = Ranks(values=(_FACTS["models"][model]["accepted_share"],))
     return fit_acceptance_model([share], prior=prior, fields=("mean_logit",)).acceptance_model
 
 
 @cache
-def _trace() -> AcceptanceTrace:
-    model = ModelRef(model="synthetic", dtype="bf16")
+def _trace(model: str) -> AcceptanceTrace:
+    synthetic = ModelRef(model="synthetic", dtype="bf16")
     return synthesise(
-        acceptance_model(),
-        num_prompts=_NUM_PROMPTS,
+        acceptance_model(model),
+        num_prompts=NUM_PROMPTS,
         prompt_length=_PROMPT_TOKENS,
-        num_tokens=_NUM_TOKENS,
+        num_tokens=NUM_TOKENS,
         seed=_SEED,
-        target=model,
-        draft=model,
+        target=synthetic,
+        draft=synthetic,
     )
-
-
-def _jobs(rate: float, windows: slice) -> list[Job]:
-    """Requests of a rate: as many as published in every window, classes at random, log-normal prompts."""
-    rng, window_s, classes = np.random.default_rng(_SEED), _FACTS["window_s"], _FACTS["classes"]
-    counts = _FACTS["requests_by_window"][f"{rate:.1f}"][windows]
-    arrivals_s = window_s * np.concatenate([index + np.sort(rng.random(count)) for index, count in enumerate(counts)])
-    num_requests = len(arrivals_s)
-    class_numbers = rng.choice(len(classes), size=num_requests, p=[each["share"] for each in classes])
-    spread = rng.lognormal(-0.125, 0.5, num_requests)  # of mean 1
-    outputs = rng.integers(2 * _FACTS["output_tokens"] - _NUM_TOKENS, _NUM_TOKENS, num_requests, endpoint=True)
-    prompts = rng.integers(_NUM_PROMPTS, size=num_requests)
-    return [
-        Job(
-            arrival_s=float(arrivals_s[index]),
-            prompt_index=int(prompts[index]),
-            prompt_tokens=max(2, round(classes[number]["prompt_tokens"] * spread[index])),
-            output_tokens=int(outputs[index]),
-            tpot_s=classes[number]["tpot_s"],
-        )
-        for index, number in enumerate(class_numbers)
-    ]

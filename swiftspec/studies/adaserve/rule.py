@@ -2,9 +2,9 @@
 
 The control `slo` weighs what rows cost. The paper does not: first the requests that are due most tokens take the rows
 that they need, then the likeliest rows of all requests take what is left of the budget. The number of requests decides
-the depth of all trees; the paper adds a constant to it that is not published (c1), here 0. In the paper a row's
-probability is the draft's own in that round; here it is the share of the request's past rows of that number that were
-accepted.
+the depth and the width of all trees (equations 8 and 9, whose constants c1 and c2 are not published: here they are 0).
+In the paper a row's probability is the draft's own in that round; here it is the share of the request's past rows of
+that number that were accepted. A beam has as many rows as its width times its depth, of those of the widest.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,11 @@ class FilledBudget:
     ----------
     budget_rows : int
         Rows of a verification (B1).
+    draft_rows : int
+        Rows of a draft forward, of all requests (B2).
     least_depth, most_depth : int
+        Of a tree.
+    most_width : int
         Of a tree.
     """
 
@@ -37,13 +41,19 @@ class FilledBudget:
     weighs_drafts: ClassVar[bool] = False  # a synthetic trace has no drafts that know which of them are good
 
     budget_rows: int
+    draft_rows: int
     least_depth: int
     most_depth: int
+    most_width: int
 
     def depth(self, num_requests: int) -> int:
         """Depth of all trees while so many requests run."""
         wanted = self.budget_rows // num_requests - 1
         return min(max(wanted, self.least_depth), self.most_depth)
+
+    def width(self, num_requests: int) -> int:
+        """Width of all trees while so many requests run."""
+        return min(max(self.draft_rows // num_requests, 1), self.most_width)
 
     def rows(
         self,
@@ -57,8 +67,9 @@ class FilledBudget:
         if not demands:
             return rows
         left = max_rows - len(demands)
-        most_due = self.depth(len(demands)) + 1
-        most_rows = int(_MOST_OF_EQUAL * max_rows / len(demands))
+        depth = self.depth(len(demands))
+        most_due, tree_rows = depth + 1, 1 + depth * self.width(len(demands))
+        most_rows = min(int(_MOST_OF_EQUAL * max_rows / len(demands)), tree_rows - 1)
         for index in sorted(range(len(demands)), key=lambda index: -demands[index].tokens_due):
             survival, due = demands[index].survival, min(demands[index].tokens_due, most_due)
             tokens = 1.0
@@ -69,7 +80,7 @@ class FilledBudget:
         order = sorted(
             (-survival, row, index)
             for index, demand in enumerate(demands)
-            for row, survival in enumerate(demand.survival[rows[index] - 1 :])
+            for row, survival in enumerate(demand.survival[rows[index] - 1 : tree_rows - 1])
         )
         for _, _, index in order[: max(0, left)]:
             rows[index] += 1

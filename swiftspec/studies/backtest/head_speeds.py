@@ -32,7 +32,7 @@ _row = Row.unfitted
 def head_speed_rows() -> tuple[list[Row], list[Constant]]:
     """All rows, and the acceptance that was solved for."""
     pard, constants = _pard()
-    return [*_eagle3_chains(), *_eagle3_trees(), _dspark(), *pard], constants
+    return [*_eagle3_chains(), _eagle3_tree(), *_tuned_trees(), _dspark(), *pard], constants
 
 
 def _eagle3_chains() -> Iterator[Row]:
@@ -45,36 +45,49 @@ def _eagle3_chains() -> Iterator[Row]:
         yield _row(f"{_name(facts)}, chain of {count}, vllm", _SPEED, 1e3 / tpot_ms, alone * gain, facts["source"])
 
 
-def _eagle3_trees() -> Iterator[Row]:
-    """SGLang's tree of the best 64 nodes. One rate at all positions gives it the published acceptance length.
-
-    With that rate also SGLang as SwiftSpec's authors ran it, in whichever shape is the fastest, as they say.
-    """
+def _eagle3_tree() -> Row:
+    """SGLang's tree of the best 64 nodes. One rate at all positions gives it the published acceptance length."""
     facts = _FACTS["eagle3_tree"]
-    policy = make_policy("head_tree", verify_rows=facts["verify_rows"], top_k=facts["top_k"], depth=facts["steps"] - 1)
-
-    def length(rate: float) -> float:
-        return _metrics(facts, (rate,), policy).figures.tokens_per_round
-
-    rate = brentq(lambda rate: length(rate) - facts["tokens_per_round"], 0.7, 0.85, xtol=0.005)
+    policy, rate = _tree(facts), _rate_of_tree(facts, facts)
     predicted = facts["autoregressive"] * _gain(facts, (rate,), policy)
     name = f"{_name(facts)}, tree of {facts['verify_rows']} rows, 8 h100, sglang"
-    yield _row(name, _SPEED, facts["tokens_per_s"], predicted, facts["source"])
-    tuned = _FACTS["eagle3_tuned_tree"]
-    deployment = replace(Deployment.of(tuned), int4_forwards=StandardInt4Kernels)
-    speeds = [
-        decoding_by_position(
-            deployment,
-            (rate,),
-            DraftKind.HEAD,
-            make_policy("head_tree", verify_rows=rows, top_k=facts["top_k"], depth=depth),
-            {Role.TARGET: tuned["num_devices"]},
-        ).decoding_tokens_per_s
-        for rows in tuned["verify_rows"]
-        for depth in tuned["depths"]
-    ]
-    name = f"{tuned['target']} + {tuned['draft']}, {tuned['dataset']}, best tree, int4, 8 h800, sglang"
-    yield _row(name, _SPEED, tuned["tokens_per_s"], max(speeds), tuned["source"])
+    return _row(name, _SPEED, facts["tokens_per_s"], predicted, facts["source"])
+
+
+def _tuned_trees() -> Iterator[Row]:
+    """SGLang as SwiftSpec's authors ran it, in whichever shape is the fastest, as they say."""
+    facts = _FACTS["tuned_trees"]
+    for head in facts["heads"]:
+        machine = facts | head
+        rate, kind = _rate_of_tree(machine, head["accepted"]), HEADS[head["draft"]].kind
+        deployment = replace(Deployment.of(machine), int4_forwards=StandardInt4Kernels)
+        speeds = [
+            decoding_by_position(
+                deployment,
+                (rate,),
+                kind,
+                make_policy("head_tree", verify_rows=rows, top_k=facts["top_k"], depth=depth),
+                {Role.TARGET: facts["num_devices"]},
+            ).decoding_tokens_per_s
+            for rows in facts["verify_rows"]
+            for depth in facts["depths"]
+        ]
+        name = f"{head['target']} + {head['name']}, {facts['dataset']}, best tree, int4, 8 h800, sglang"
+        yield _row(name, _SPEED, head["tokens_per_s"], max(speeds), f"{facts['source']}; {head['where']}")
+
+
+def _tree(shape: Mapping[str, Any]) -> Policy:
+    return make_policy("head_tree", verify_rows=shape["verify_rows"], top_k=shape["top_k"], depth=shape["steps"] - 1)
+
+
+def _rate_of_tree(machine: Mapping[str, Any], accepted: Mapping[str, Any]) -> float:
+    """Rate at all positions with which a tree has the acceptance length that is published of it."""
+    policy = _tree(accepted)
+
+    def length(rate: float) -> float:
+        return _metrics(machine, (rate,), policy).figures.tokens_per_round
+
+    return float(brentq(lambda rate: length(rate) - accepted["tokens_per_round"], 0.5, 0.85, xtol=0.005))
 
 
 def _dspark() -> Row:

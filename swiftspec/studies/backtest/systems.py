@@ -8,7 +8,9 @@ speed is an input, not a row: it gives the slowdown of its target forwards again
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from swiftspec.acceptance import acceptance_for
+from scipy.optimize import brentq
+
+from swiftspec.acceptance import AcceptanceModel, acceptance_for
 from swiftspec.policies import Policy, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.studies.backtest.published import read_facts
@@ -33,7 +35,10 @@ def system_rows() -> list[Row]:
 
 
 def ssd_rows() -> Iterator[Row]:
-    """Autoregressive decoding as composed; then, with its speed as an input, the serial chain and SSD."""
+    """Autoregressive decoding as composed; then, with its speed as an input, the serial chain and SSD.
+
+    Last SSD on each data set, with the acceptance that gives the serial chain its published speed there.
+    """
     facts = published_systems()["ssd"]
     deployment = Deployment.of(facts)
     target, name = facts["target_devices"], f"{facts['target']} + {facts['draft']}, 4+1 H100"
@@ -51,6 +56,25 @@ def ssd_rows() -> Iterator[Row]:
     for arm, policy, degrees in arms:
         speed = decoding(slower, acceptance_model, policy, degrees).decoding_tokens_per_s
         yield _row(f"{name}, {policy.name}", _SPEED, facts[arm]["tokens_per_s"], speed, facts["source"])
+    (_, _, alone_on), (_, ssd, disaggregated) = arms
+    for dataset, speeds in facts["datasets"].items():
+        model = _accepting(slower, acceptance_model, chain, alone_on, tokens_per_s=speeds["serial"])
+        speed = decoding(slower, model, ssd, disaggregated).decoding_tokens_per_s
+        yield _row(f"{name}, {dataset}, {ssd.name}", _SPEED, speeds["ssd"], speed, facts["source"])
+
+
+def _accepting(
+    deployment: Deployment, prior: AcceptanceModel, policy: Policy, degrees: Mapping[Role, int], *, tokens_per_s: float
+) -> AcceptanceModel:
+    """The acceptance model, of those that differ from `prior` in the mean logit, with which a policy has this speed."""
+
+    def of(mean_logit: float) -> AcceptanceModel:
+        return prior.model_copy(update={"mean_logit": mean_logit})
+
+    def away(mean_logit: float) -> float:
+        return decoding(deployment, of(mean_logit), policy, degrees).decoding_tokens_per_s - tokens_per_s
+
+    return of(brentq(away, prior.mean_logit - 3, prior.mean_logit + 3, xtol=0.01))
 
 
 def _nvidia_rows() -> Iterator[Row]:
