@@ -292,10 +292,7 @@ class Plan(Document):
     def select(self, policies: Sequence[str] | None) -> list[Candidate]:
         """Candidates of these policies, in the plan's order; all if None. Includes the chosen one, for the regret.
 
-        Raises
-        ------
-        ValueError
-            If the plan has no candidate of a policy.
+        ValueError if the plan has no candidate of a policy.
         """
         names = set(self.candidates) if policies is None else set(policies)
         if unknown := names - self.candidates.keys():
