@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -13,7 +13,6 @@ from swiftspec.artifacts.goal import Goal, Objective, cost_per_million
 from swiftspec.artifacts.profile import MOST_DEVICES, Collective
 from swiftspec.artifacts.trace import GREEDY, SamplingParams
 from swiftspec.artifacts.under_load import UnderLoad
-from swiftspec.engines import FORMER_NAMES
 from swiftspec.errors import FieldError
 from swiftspec.files.document import Basis, Document, Facts, ModelRef
 from swiftspec.policies import Layout
@@ -216,23 +215,6 @@ class Plan(Document):
     under_load: UnderLoad | None = Field(default=None, exclude_if=lambda found: found is None)
     fleet: Fleet | None = Field(default=None, exclude_if=lambda found: found is None)
     feature_bytes: _Count = Field(default=0, exclude_if=lambda count: not count)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_today(cls, values: Any) -> Any:
-        """Former words: an engine by another name, and whole experts on the choice's devices, now a layout."""
-        if not isinstance(values, dict):
-            return values
-        found = {name: value for name, value in values.items() if name != "expert_parallel"}
-        if isinstance(engine := values.get("engine"), str):
-            found["engine"] = FORMER_NAMES.get(engine, engine)
-        if values.get("expert_parallel") is True:
-            try:
-                degree = len(values["chosen"]["groups"][Role.TARGET])
-            except (KeyError, TypeError):
-                return found  # whose other errors are told
-            found["layout"] = f"tp{degree}ep{degree}"
-        return found
 
     @model_validator(mode="after")
     def _check(self) -> Self:
