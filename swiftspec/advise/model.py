@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
-from operator import mul
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from swiftspec.acceptance.lengths import conditional_rates, unconditional_rates
 from swiftspec.artifacts.advice import ObservedLoad, ServerFit
 from swiftspec.engines.words import Method
 from swiftspec.planner.under_load.arrays import EngineUnderLoad, simulate
@@ -45,13 +44,13 @@ class CountedAcceptance:
     @classmethod
     def of(cls, observed: ObservedLoad) -> CountedAcceptance:
         """That of a load; rates beyond the counted positions are as the last one."""
-        rates = tuple(min(1.0, now / then) if then else 0.0 for then, now in pairwise((1.0, *observed.survival)))
-        return cls(rates=rates[: observed.draft_tokens], share=observed.draft_share, drafts=observed.effective_drafts)
+        rates = tuple(min(1.0, rate) for rate in conditional_rates(observed.survival[: observed.draft_tokens]))
+        return cls(rates=rates, share=observed.draft_share, drafts=observed.effective_drafts)
 
-    def survival(self, length: int) -> list[float]:
+    def survival(self, length: int) -> tuple[float, ...]:
         """Shares of the drafts of which at least 1, 2, .. tokens are accepted."""
         beyond = self.rates[-1:] * max(0, length - len(self.rates))
-        return list(accumulate((*self.rates, *beyond)[:length], mul))
+        return unconditional_rates((*self.rates, *beyond)[:length])
 
     def tokens(self, length: int) -> float:
         """Mean tokens of a round, the bonus token included."""
