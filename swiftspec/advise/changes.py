@@ -1,7 +1,5 @@
 """Changes of a server that runs: which there are, what each would bring under the same load, and how sure that is."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

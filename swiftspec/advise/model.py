@@ -1,11 +1,9 @@
 """Model of a server that runs: acceptance, its engine's step rule, and step times calibrated to what was counted."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +40,7 @@ class CountedAcceptance:
     drafts: float
 
     @classmethod
-    def of(cls, observed: ObservedLoad) -> CountedAcceptance:
+    def of(cls, observed: ObservedLoad) -> Self:
         """That of a load; rates beyond the counted positions are as the last one."""
         rates = tuple(min(1.0, rate) for rate in conditional_rates(observed.survival[: observed.draft_tokens]))
         return cls(rates=rates, share=observed.draft_share, drafts=observed.effective_drafts)
@@ -137,7 +135,7 @@ class ServerModel:
         running = max(1, round(self.observed.present - (self.observed.waiting or 0.0)))
         return min(most, running) if self.is_full else most
 
-    def calibrated(self) -> ServerModel:
+    def calibrated(self) -> Self:
         """The same with the factor by which the predicted TPOT is the counted one."""
         found = self
         for _ in range(_FITS):

@@ -1,7 +1,5 @@
 """Counts between two readings of a server's metrics: its load, its acceptance and its service times."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from swiftspec.acceptance.lengths import Drafted
