@@ -121,7 +121,8 @@ ROOMS: Mapping[str, frozenset[str]] = {
     ),
     "demo": frozenset(),
     "advise": frozenset(
-        {"artifacts", "engines", "files", "loadtest", "planner", "progress", "scheduler", "validation", "numpy"}
+        {"acceptance", "artifacts", "engines", "files", "loadtest", "planner", "progress", "scheduler", "validation"}
+        | {"numpy"}
     ),
     # The engine as everyone uses it: see NEVERS.
     "server": frozenset(

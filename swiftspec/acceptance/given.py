@@ -96,8 +96,7 @@ class GivenAcceptance:
         """Share of chains accepted up to each position; of a mean share, at the same conditional rate everywhere."""
         if len(self.rates) > 1:
             return self.rates
-        chain = Drafted(steps=self.num_draft_tokens)
-        return chain.survival([chain.rate(1 + self.rates[0] * chain.steps)] * chain.steps)
+        return Drafted(steps=self.num_draft_tokens).even_survival(1 + self.rates[0] * self.num_draft_tokens)
 
     def acceptance_model(self, *, field: str = "acceptance") -> AcceptanceModel:
         """The prior, but with these rates in serial chains. ValueError if no draft model has such rates by position."""

@@ -61,6 +61,10 @@ class Drafted:
             return 1.0
         return root(lambda rate: sum(self.survival([rate] * self.steps)) - accepted, 0.0, 1.0)
 
+    def even_survival(self, tokens_per_round: float) -> tuple[float, ...]:
+        """`survival` at the one rate of so many tokens, the bonus token counted."""
+        return self.survival([self.rate(tokens_per_round)] * self.steps)
+
 
 def conditional_rates(unconditional: Sequence[float]) -> tuple[float, ...]:
     """Share of the rounds that accepted all before a position, by position; 0 where none did."""

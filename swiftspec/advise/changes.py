@@ -1,7 +1,5 @@
 """Changes of a server that runs: which there are, what each would bring under the same load, and how sure that is."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -187,7 +185,7 @@ def _tried(evidence: _Evidence, kind: ChangeKind, value: int, variant: Variant) 
         tpot_s=served.tpot_s,
         tokens_per_s=served.tokens_per_s * (value if is_more else 1),
         is_free=not is_more,
-        remark=_REPLICAS if is_more else _BEYOND if variant.length > max(model.now.length, 0) else "",
+        remark=_REPLICAS if is_more else _BEYOND if variant.length > model.now.length else "",
     )
     return _Tried(change=change, variant=variant, served=served)
 

@@ -1,17 +1,14 @@
 """Model of a server that runs: acceptance, its engine's step rule, and step times calibrated to what was counted."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
-from operator import mul
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from swiftspec.acceptance.lengths import conditional_rates, unconditional_rates
 from swiftspec.artifacts.advice import ObservedLoad, ServerFit
 from swiftspec.engines.words import Method
 from swiftspec.planner.under_load.arrays import EngineUnderLoad, simulate
@@ -43,15 +40,15 @@ class CountedAcceptance:
     drafts: float
 
     @classmethod
-    def of(cls, observed: ObservedLoad) -> CountedAcceptance:
+    def of(cls, observed: ObservedLoad) -> Self:
         """That of a load; rates beyond the counted positions are as the last one."""
-        rates = tuple(min(1.0, now / then) if then else 0.0 for then, now in pairwise((1.0, *observed.survival)))
-        return cls(rates=rates[: observed.draft_tokens], share=observed.draft_share, drafts=observed.effective_drafts)
+        rates = tuple(min(1.0, rate) for rate in conditional_rates(observed.survival[: observed.draft_tokens]))
+        return cls(rates=rates, share=observed.draft_share, drafts=observed.effective_drafts)
 
-    def survival(self, length: int) -> list[float]:
+    def survival(self, length: int) -> tuple[float, ...]:
         """Shares of the drafts of which at least 1, 2, .. tokens are accepted."""
         beyond = self.rates[-1:] * max(0, length - len(self.rates))
-        return list(accumulate((*self.rates, *beyond)[:length], mul))
+        return unconditional_rates((*self.rates, *beyond)[:length])
 
     def tokens(self, length: int) -> float:
         """Mean tokens of a round, the bonus token included."""
@@ -138,7 +135,7 @@ class ServerModel:
         running = max(1, round(self.observed.present - (self.observed.waiting or 0.0)))
         return min(most, running) if self.is_full else most
 
-    def calibrated(self) -> ServerModel:
+    def calibrated(self) -> Self:
         """The same with the factor by which the predicted TPOT is the counted one."""
         found = self
         for _ in range(_FITS):

@@ -1,10 +1,8 @@
 """Counts between two readings of a server's metrics: its load, its acceptance and its service times."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from swiftspec.acceptance.lengths import Drafted
 from swiftspec.artifacts.advice import ObservedLoad
 from swiftspec.errors import FieldError
 from swiftspec.loadtest.readings import Reading
@@ -16,14 +14,13 @@ _E2E: Final = "e2e_request_latency_seconds"
 _TTFT: Final = "time_to_first_token_seconds"
 _QUEUE: Final = ("request_queue_time_seconds", "queue_time_seconds")
 _GROWING: Final = ("generation_tokens", "prompt_tokens", f"{_E2E}_count", f"{_TTFT}_count", "spec_decode_num_drafts")
-_STEPS: Final = 50  # of a bisection
 
 
 class _Drafts(NamedTuple):
     tokens: int = 0
     number: float = 0.0
     share: float = 0.0
-    survival: Sequence[float] = ()
+    survival: tuple[float, ...] = ()
 
 
 def effective(drafts: float, requests: float) -> float:
@@ -76,7 +73,7 @@ def observed_load(before: Reading, after: Reading, *, seconds: float) -> Observe
         draft_tokens=drafts.tokens,
         drafts=drafts.number,
         draft_share=drafts.share,
-        survival=tuple(drafts.survival),
+        survival=drafts.survival,
         effective_drafts=effective(drafts.number, requests),
         preemptions=max(0.0, counted.count("num_preemptions") or counted.count("num_retracted_requests")),
         cache_tokens=after.cache_tokens or int(after.count("max_total_num_tokens")) or None,
@@ -129,11 +126,11 @@ def _drafts(counted: Reading, after: Reading, requests: int, unknown: list[str])
         unknown.append("Nothing was drafted: what a draft's acceptance would be is not known.")
         return _Drafts()
     steps = counted.count("generation_tokens") - requests - counted.count("spec_decode_num_accepted_tokens")
-    survival = [min(1.0, count / drafts) for count in counted.by_position]
+    survival = tuple(min(1.0, count / drafts) for count in counted.by_position)
     length = round(drafted / drafts)
     if not survival:
         mean = counted.count("spec_decode_num_accepted_tokens") / drafts
-        survival = _geometric(mean, length)
+        survival = Drafted(steps=length).even_survival(1 + mean)
         unknown.append("Acceptance by position is not counted; each token is taken to be accepted as often.")
     if abs(drafted / drafts - length) > 0.1:
         unknown.append(f"Drafts have different lengths, {drafted / drafts:.1f} tokens in the mean.")
@@ -149,13 +146,4 @@ def _mean_drafts(counted: Reading, after: Reading, requests: int, unknown: list[
         unknown.append("Nothing was drafted, or not as it is counted here: a draft's acceptance is not known.")
         return _Drafts()
     unknown.append("Acceptance by position is not counted; each token is taken to be accepted as often.")
-    return _Drafts(rows - 1, verified or later / length, 1.0, _geometric(length - 1, rows - 1))
-
-
-def _geometric(accepted: float, length: int) -> list[float]:
-    """Survival of equal rates whose sum is the mean of the accepted tokens."""
-    low, high = 0.0, 1.0
-    for _ in range(_STEPS):
-        rate = (low + high) / 2
-        low, high = (rate, high) if sum(rate**place for place in range(1, length + 1)) < accepted else (low, rate)
-    return [low**place for place in range(1, length + 1)]
+    return _Drafts(rows - 1, verified or later / length, 1.0, Drafted(steps=rows - 1).even_survival(length))

@@ -1,7 +1,5 @@
 """Advice for a server that runs: what it was counted to do, what to change and what that brings."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import ClassVar
 

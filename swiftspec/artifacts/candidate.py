@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from swiftspec.artifacts.metrics import Metrics
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.errors import FieldError
-from swiftspec.files.document import Facts
+from swiftspec.files.document import Count, Facts, Share
 from swiftspec.policies import Layout, Policy, make_policy, policy_names
 from swiftspec.policies.base import Value
 from swiftspec.policies.effects import Role
@@ -16,9 +16,7 @@ from swiftspec.timing.latency import Provenance
 from swiftspec.timing.step_costs import StepCosts
 from swiftspec.timing.steps import Latencies
 
-_Count = Annotated[int, Field(ge=0)]
 _Speed = Annotated[float, Field(ge=0)]
-_Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 
 
 class Prediction(Facts):
@@ -32,7 +30,7 @@ class Prediction(Facts):
     metrics: Metrics
     tokens_per_s_low: _Speed
     tokens_per_s_high: _Speed
-    provenance: dict[Provenance, _Share]
+    provenance: dict[Provenance, Share]
 
     @field_validator("metrics")
     @classmethod
@@ -57,7 +55,7 @@ class Candidate(Facts):
     policy: str
     package: str | None = Field(default=None, exclude_if=lambda package: package is None)
     shape: dict[str, Value]
-    groups: dict[Role, tuple[_Count, ...]]
+    groups: dict[Role, tuple[Count, ...]]
     ranks: dict[Role, int] = Field(default_factory=dict)
     patience_s: float = Field(default=0.5, gt=0, le=3600)
     prediction: Prediction

@@ -95,17 +95,10 @@ class Stage(Facts):
 class Arrivals(_Named):
     """Arrival process of a workload.
 
-    Attributes
-    ----------
-    process : Process
-    rate : float, optional
-        Requests per second, of an open process; the mean of its stages, if it has any.
-    shape : float, optional
-        Shape of gamma-distributed gaps, vLLM's burstiness: their coefficient of variation is 1/sqrt(shape).
-    num_clients : int, optional
-        Clients of a closed loop. Each sends its next request when its last one has ended.
-    stages : tuple of Stage
-        Rates one after another, with the seconds of each.
+    rate: requests per second, of an open process; the mean of its stages, if it has any.
+    shape: of gamma-distributed gaps, vLLM's burstiness: their coefficient of variation is 1/sqrt(shape).
+    num_clients: of a closed loop. Each sends its next request when its last one has ended.
+    stages: rates one after another, with the seconds of each.
 
     Examples
     --------
@@ -174,15 +167,9 @@ class Arrivals(_Named):
 class Lengths(_Named):
     """Distribution of the lengths of prompts or of outputs, in tokens.
 
-    Attributes
-    ----------
-    distribution : Distribution
-    tokens : int, optional
-        Of every one, if the length is fixed.
-    least, most : int, optional
-        Bounds of a uniform distribution, both included.
-    mean, cv : float, optional
-        Mean and coefficient of variation of a log-normal distribution, before rounding.
+    tokens: of every one, if the length is fixed.
+    least, most: bounds of a uniform distribution, both included.
+    mean, cv: mean and coefficient of variation of a log-normal distribution, before rounding.
 
     Examples
     --------

@@ -9,10 +9,9 @@ from pydantic import Field, model_validator
 from swiftspec.artifacts.distributions import Process
 from swiftspec.artifacts.goal import Goal, cost_per_million
 from swiftspec.artifacts.load_options import LoadOptions
-from swiftspec.files.document import Basis, Facts
+from swiftspec.files.document import Basis, Facts, Share
 from swiftspec.policies import Layout, policy_class
 
-_Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 _Seconds = Annotated[float, Field(ge=0)]
 _Rate = Annotated[float, Field(gt=0)]
 
@@ -44,8 +43,8 @@ class LoadPoint(Facts):
 
     rate: _Rate
     num_requests: int = Field(ge=1)
-    attained: _Share
-    attainment: dict[str, _Share]
+    attained: Share
+    attainment: dict[str, Share]
     user_tokens_per_s: _Rate
     tokens_per_s: _Rate
     ttft_s: _Seconds
@@ -54,7 +53,7 @@ class LoadPoint(Facts):
     tpot_p95_s: _Seconds
     e2e_s: _Seconds
     mean_batch: float = Field(ge=0)
-    busy_fraction: _Share
+    busy_fraction: Share
     keeps: bool
     keeps_up: bool
 
@@ -163,7 +162,6 @@ class Fleet(Facts):
     prompt_tokens, output_tokens: means over requests.
     most_devices: devices that there are.
     router: rule by which requests are given to replicas.
-    options: limits of each replica's scheduler.
     price_per_hour: of one device.
     kinds: those that were simulated at several loads, the chosen one first.
     num_replicas: replicas of the first kind.

@@ -1,9 +1,8 @@
 """Gain of drafting over plain decoding with its interval, and what can be said of it."""
 
-from __future__ import annotations
-
 import math
 from enum import StrEnum
+from typing import Self
 
 from pydantic import Field
 
@@ -46,7 +45,7 @@ class Gain(Facts):
     acceptance_share: float = Field(default=0.0, ge=0, le=1)
 
     @classmethod
-    def within(cls, ratio: float, *, spread: float, acceptance: float = 0.0, policy: str = "") -> Gain:
+    def within(cls, ratio: float, *, spread: float, acceptance: float = 0.0, policy: str = "") -> Self:
         """With the interval of relative standard deviations: of times, and of tokens per round."""
         whole = math.hypot(spread, acceptance)
         low, high = interval_90(ratio, whole)

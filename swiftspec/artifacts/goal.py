@@ -103,10 +103,7 @@ class Goal(Facts):
     def under(self, classes: Sequence[RequestClass]) -> Self:
         """The goal for the classes of a load: a limit of its own replaces the one of every class.
 
-        Raises
-        ------
-        ValueError
-            If there is a percentile, and nothing to be kept.
+        ValueError if there is a percentile, and nothing to be kept.
         """
         own = {name: limit for name in ("ttft_s", "tpot_s") if (limit := getattr(self, name)) is not None}
         goal = self.model_copy(update={"classes": tuple(each.model_copy(update=own) for each in classes)})

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from swiftspec.artifacts.gain import Gain
-from swiftspec.files.document import Facts
+from swiftspec.files.document import Facts, Share
 from swiftspec.timing.latency import Provenance
 
 
@@ -31,8 +31,8 @@ class KindPoint(Facts):
     user_tokens_per_s: float = Field(gt=0)
     device_tokens_per_s: float = Field(gt=0)
     tokens_per_round: float = Field(gt=0)
-    draft_share: float = Field(ge=0, le=1 + 1e-6)
-    verify_share: float = Field(ge=0, le=1 + 1e-6)
+    draft_share: Share
+    verify_share: Share
     method: str
     gain: Gain | None = None
     pays_above: dict[int, float] = Field(default_factory=dict)

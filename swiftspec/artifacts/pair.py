@@ -25,10 +25,6 @@ class Pair:
     target: ModelRef
     draft: ModelRef
 
-    @property
-    def target_directory(self) -> Path:
-        return model_directory(self.target.model)
-
 
 def model_name(model: str) -> str:
     """`demo/NAME` unchanged; the path of a directory made absolute, so that files that name it work from any folder.

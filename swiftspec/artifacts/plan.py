@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -13,9 +13,8 @@ from swiftspec.artifacts.goal import Goal, Objective, cost_per_million
 from swiftspec.artifacts.profile import MOST_DEVICES, Collective
 from swiftspec.artifacts.trace import GREEDY, SamplingParams
 from swiftspec.artifacts.under_load import UnderLoad
-from swiftspec.engines import FORMER_NAMES
 from swiftspec.errors import FieldError
-from swiftspec.files.document import Basis, Document, Facts, ModelRef
+from swiftspec.files.document import Basis, Count, Document, Facts, ModelRef
 from swiftspec.policies import Layout
 from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Role
@@ -26,7 +25,6 @@ __all__ = ["Basis", "Candidate", "Goal", "Objective", "Plan", "Prediction"]
 # If more than this share of a prediction rests on no measurement of any machine, that is stated first.
 WEAK_SHARE = 0.2
 WEAK = (Provenance.ROOFLINE, Provenance.ASSUMED)
-_Count = Annotated[int, Field(ge=0)]
 _Speed = Annotated[float, Field(ge=0)]
 _LAYOUT = r"^((dp\d+)?(tp\d+)?(ep\d+)?)$"  # as `DeviceLayout` writes it
 
@@ -44,7 +42,7 @@ class Explored(Facts):
     num_devices: int = Field(ge=1)
     tokens_per_s: float = Field(gt=0)
     tpot_s: float = Field(ge=0)
-    num_options: _Count
+    num_options: Count
     estimated: bool = False
 
 
@@ -84,11 +82,11 @@ class GroupMemory(Facts):
     usable_bytes: the share of the device's memory that a server may fill.
     """
 
-    devices: tuple[_Count, ...]
-    weights_bytes: dict[Role, _Count]
-    kv_bytes: dict[Role, _Count]
-    reserve_bytes: _Count
-    usable_bytes: _Count
+    devices: tuple[Count, ...]
+    weights_bytes: dict[Role, Count]
+    kv_bytes: dict[Role, Count]
+    reserve_bytes: Count
+    usable_bytes: Count
 
     @property
     def used_bytes(self) -> int:
@@ -188,11 +186,11 @@ class Plan(Document):
     host_s: float | None = Field(default=None, ge=0, exclude_if=lambda found: found is None)
     engine_settings: dict[str, str] = Field(default_factory=dict, exclude_if=lambda found: not found)
     kv_dtype: str = Field(default="", pattern="^(|bf16|fp8)$", exclude_if=lambda found: not found)
-    longest_request: _Count = Field(default=0, exclude_if=lambda count: not count)
+    longest_request: Count = Field(default=0, exclude_if=lambda count: not count)
     layout: str = Field(default="", pattern=_LAYOUT, exclude_if=lambda found: not found)
     num_devices: int = Field(ge=1, le=MOST_DEVICES)
     draft_device: str = Field(default="", exclude_if=lambda found: not found)
-    draft_devices: _Count = Field(default=0, exclude_if=lambda found: not found)
+    draft_devices: Count = Field(default=0, exclude_if=lambda found: not found)
     target: ModelRef
     draft: ModelRef
     profile: Basis
@@ -202,8 +200,8 @@ class Plan(Document):
     chosen: Candidate
     alternatives: tuple[Candidate, ...]
     ties: tuple[str, ...] = ()
-    num_simulated: _Count
-    rejected: dict[str, _Count]
+    num_simulated: Count
+    rejected: dict[str, Count]
     goal: Goal = Goal()
     gain: Gain | None = Field(default=None, exclude_if=lambda gain: gain is None)
     acceptance: Acceptance | None = None
@@ -215,24 +213,7 @@ class Plan(Document):
     sensitivities: tuple[Sensitivity, ...] = ()
     under_load: UnderLoad | None = Field(default=None, exclude_if=lambda found: found is None)
     fleet: Fleet | None = Field(default=None, exclude_if=lambda found: found is None)
-    feature_bytes: _Count = Field(default=0, exclude_if=lambda count: not count)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_today(cls, values: Any) -> Any:
-        """Former words: an engine by another name, and whole experts on the choice's devices, now a layout."""
-        if not isinstance(values, dict):
-            return values
-        found = {name: value for name, value in values.items() if name != "expert_parallel"}
-        if isinstance(engine := values.get("engine"), str):
-            found["engine"] = FORMER_NAMES.get(engine, engine)
-        if values.get("expert_parallel") is True:
-            try:
-                degree = len(values["chosen"]["groups"][Role.TARGET])
-            except (KeyError, TypeError):
-                return found  # whose other errors are told
-            found["layout"] = f"tp{degree}ep{degree}"
-        return found
+    feature_bytes: Count = Field(default=0, exclude_if=lambda count: not count)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -292,10 +273,7 @@ class Plan(Document):
     def select(self, policies: Sequence[str] | None) -> list[Candidate]:
         """Candidates of these policies, in the plan's order; all if None. Includes the chosen one, for the regret.
 
-        Raises
-        ------
-        ValueError
-            If the plan has no candidate of a policy.
+        ValueError if the plan has no candidate of a policy.
         """
         names = set(self.candidates) if policies is None else set(policies)
         if unknown := names - self.candidates.keys():

@@ -55,10 +55,7 @@ class Planned:
     def load(cls, path: Path | str) -> Self:
         """Read a plan, and the profile and trace that it names.
 
-        Raises
-        ------
-        ValueError
-            If a file cannot be read, or its SHA-256 is not that of the file the plan was computed from.
+        ValueError if a file cannot be read, or its SHA-256 is not that of the file the plan was computed from.
         """
         path = Path(path)
         return cls.of(Plan.load(path), path)
@@ -114,10 +111,7 @@ class Planned:
         """Write the plan to a file, say X.json, and unsaved inputs next to it: X.profile.json, X.trace.npz, and a
         workload as X.workload.json.
 
-        Returns
-        -------
-        Plan
-            The plan as written, with the paths and the SHA-256 of both.
+        Returns the plan as written, with the paths and the SHA-256 of both.
         """
         path = Path(path)
         plan, files = self.placed(path)

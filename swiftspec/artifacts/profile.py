@@ -229,24 +229,14 @@ class Profile(Document):
         return self
 
     def step(self, key: StepKey) -> Latency:
-        """Latency of one whole forward of a single sequence.
+        """Latency of one whole forward of a single sequence, in seconds.
 
-        Returns
-        -------
-        Latency
-            In seconds: quantiles, mean and provenance.
-
-        Notes
-        -----
         Bilinear between the measured rows and contexts, flat in context beyond them, linear in rows beyond the last; on
         the GPUs of this machine, whose forwards are padded to the next measured rows, the latency there. An unmeasured
         table with a busy peer equals that with an idle one, and is `assumed` if peers interfere; an unmeasured cold one
         equals the warm one.
 
-        Raises
-        ------
-        ValueError
-            If nothing was measured for this phase, degree and number of ranks.
+        ValueError if nothing was measured for this phase, degree and number of ranks.
         """
         return self.latencies.step(key)
 

@@ -89,24 +89,15 @@ _ROUNDING = 1e-3  # of a log-prob, which rounding may leave a little above 0
 class TracedPrompt:
     """One prompt. T output tokens, K candidates.
 
-    Parameters
-    ----------
-    prompt_id : str
-    prompt_tokens : int32 array (P,)
-        At least one.
-    target_tokens : int32 array (T,)
-        The target's own output.
-    guesses : mapping
-        Of the draft, and of other guessers that the trace recorded.
-    ranks : int32 array (T,)
-        Rank of the target's token among all that the draft may guess; 0 is the draft's first choice.
-    ended : bool
-        Whether the last token is an end of sequence, rather than the length limit reached.
-    ahead : Guesses, optional
-        Of a draft that guesses worse the farther ahead: [t, d - 1] is its guess of output token t if it did not know
+    prompt_tokens: int32 (P,), at least one.
+    target_tokens: int32 (T,), the target's own output.
+    guesses: of the draft, and of other guessers that the trace recorded.
+    ranks: int32 (T,), rank of the target's token among all that the draft may guess; 0 is the draft's first choice.
+    ended: whether the last token is an end of sequence, rather than the length limit reached.
+    ahead: of a draft that guesses worse the farther ahead: [t, d - 1] is its guess of output token t if it did not know
         the d tokens before it as the target has them: they were masks, or the hidden states after them its own.
-    routes : unsigned integer array (T, layers, k), optional
-        Of a target with experts: those that each layer chose for the row that predicts output token t.
+    routes: unsigned (T, layers, k), of a target with experts: those that each layer chose for the row that predicts
+        output token t.
     """
 
     prompt_id: str

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from math import ceil
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -12,30 +12,23 @@ from swiftspec.artifacts.goal import Goal
 from swiftspec.artifacts.load_metrics import EVENTS, CacheUse, LoadMetrics, SimulatedLoad
 from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.workload import Workload
-from swiftspec.files.document import Basis, Facts, file_sha256
-
-_Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
+from swiftspec.files.document import Basis, Facts, Share, file_sha256
 
 
 class LoadPrediction(Facts):
-    """Predicted figures of one candidate under a load.
+    """Predicted figures of one candidate under a load, as `SimulatedLoad` has them.
 
     candidate: `swiftspec 7+1 (verify_rows=16)`.
     tokens_per_s: speed of a single request, which has all devices to itself.
-    attained: share of all requests that kept their limits.
-    mean_batch: requests per step of the target, by time.
-    busy_fraction: share of the time in which the target computed.
     num_blocks: blocks of the caches for which its devices have memory; None if that is not known.
-    method: how it was simulated, as `SimulatedLoad.method` has it.
-    cache: of an engine that serves.
     """
 
     candidate: str
     tokens_per_s: float = Field(gt=0)
-    attained: _Share
+    attained: Share
     metrics: LoadMetrics
     mean_batch: float = Field(ge=0)
-    busy_fraction: _Share
+    busy_fraction: Share
     num_blocks: int | None = Field(default=None, ge=1, exclude_if=lambda found: found is None)
     method: str = Field(default=EVENTS, exclude_if=lambda method: method == EVENTS)
     cache: CacheUse | None = Field(default=None, exclude_if=lambda found: found is None)
@@ -72,19 +65,15 @@ class DecodePool(Facts):
 class UnderLoad(Facts):
     """A load, what was assumed of it, and the predicted figures of every candidate of a plan.
 
-    workload: file of the requests, and its SHA-256.
-    arrivals: their arrival process, `poisson:6`.
+    arrivals: process of the requests' arrivals, `poisson:6`.
     num_requests, num_simulated: requests of the workload, and the number of these, from the first on, that were
         simulated.
     seed: of the simulations; all candidates had the same requests.
-    goal: limits, and how many requests must keep them.
-    options: limits of the scheduler.
     num_candidates: options that were simulated under the load.
     predictions: by policy, of each candidate of the plan.
     single_request: of the option that would have been chosen for one request at a time.
     engine: the engine that will serve and the limits of its steps, a clause; empty for this package's own.
     repeated_share: share of the prompts' tokens that earlier requests had.
-    decode_pool: if prompts are read elsewhere.
     """
 
     workload: Basis

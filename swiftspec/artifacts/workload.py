@@ -33,13 +33,8 @@ _Seconds = Annotated[float, Field(gt=0, le=1e10)]
 class RequestClass(Facts):
     """Requests that share latency limits.
 
-    Attributes
-    ----------
-    name : str
-    ttft_s, tpot_s : float, optional
-        Highest seconds until the first token, and per output token after it. No limit if not given.
-    share : float, optional
-        Share of the requests that was asked for. Classes without one divide the rest equally.
+    ttft_s, tpot_s: highest seconds until the first token, and per output token after it. No limit if not given.
+    share: of the requests, as it was asked for. Classes without one divide the rest equally.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,32}$")
@@ -101,21 +96,12 @@ class WorkloadRequest(Facts):
 class Workload(Document):
     """Many requests, in the order of their arrival: the load of a simulation or a measurement.
 
-    Attributes
-    ----------
-    arrivals : Arrivals
-        The process that the arrivals were drawn from. In a closed loop all requests have arrival 0, and whoever uses
-        the workload releases them: the first `num_clients` at once, each other one when one ends.
-    prompt_tokens, output_tokens : Lengths
-        The distributions that the lengths were drawn from.
-    seed : int
-        Of all random numbers.
-    classes : tuple of RequestClass
-    requests : tuple of WorkloadRequest
-    trace : LoadTrace, optional
-        File of a replay.
-    prompts : PromptSource, optional
-        File of the prompts that the requests name. Without it, prompts are chosen by whoever uses the workload.
+    arrivals: the process that they were drawn from. In a closed loop all requests have arrival 0, and whoever uses the
+        workload releases them: the first `num_clients` at once, each other one when one ends.
+    prompt_tokens, output_tokens: the distributions that the lengths were drawn from.
+    seed: of all random numbers.
+    trace: file of a replay.
+    prompts: file of the prompts that the requests name. Without it, prompts are chosen by whoever uses the workload.
 
     Examples
     --------
@@ -256,17 +242,9 @@ class Workload(Document):
         return next(each for each in self.classes if each.name == request.class_name)
 
     def scaled(self, *, rate: float) -> Self:
-        """The same requests at another mean rate: the time axis is stretched, and its pattern stays.
+        """The same requests at another mean rate per second: the time axis is stretched, and its pattern stays.
 
-        Parameters
-        ----------
-        rate : float
-            Requests per second.
-
-        Raises
-        ------
-        ValueError
-            If the rate is out of range, or there are no gaps to stretch.
+        ValueError if the rate is out of range, or there are no gaps to stretch.
         """
         if not LEAST_RATE <= rate <= MOST_RATE:
             raise FieldError("rate", f"{rate:g}", f"expected {LEAST_RATE:g} to {MOST_RATE:g} requests per second")

@@ -12,11 +12,11 @@ from swiftspec.engines.vllm import VLLM
 from swiftspec.errors import FieldError
 from swiftspec.models.names import unknown
 
-__all__ = ["ENGINES", "FORMER_NAMES", "Engine", "engine_named"]
+__all__ = ["ENGINES", "Engine", "engine_named"]
 
 ENGINES: Final[Mapping[str, Engine]] = {engine.name: engine for engine in (SWIFTSPEC, VLLM, SGLANG, TRTLLM, LLAMACPP)}
 _SPELLINGS: Final = {"tensorrt-llm": "trtllm", "llama.cpp": "llamacpp", "llama-cpp": "llamacpp"}
-FORMER_NAMES: Final = {"auto": SWIFTSPEC.name}  # in old plans
+_FORMER_NAMES: Final = {"auto": SWIFTSPEC.name}
 
 
 def engine_named(text: str) -> Engine:
@@ -24,8 +24,8 @@ def engine_named(text: str) -> Engine:
     name, at, release = text.strip().partition("@")
     lower = name.strip().lower()
     found = ENGINES.get(_SPELLINGS.get(lower, lower))
-    if lower in FORMER_NAMES:
-        raise FieldError("engine", f"{name!r}, which is called {FORMER_NAMES[lower]} now")
+    if lower in _FORMER_NAMES:
+        raise FieldError("engine", f"{name!r}, which is called {_FORMER_NAMES[lower]} now")
     if found is None:
         raise unknown("engine", name, ENGINES)
     return found.at(release) if at else found

@@ -5,6 +5,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from tokenize import TokenError
 from typing import IO, Any
@@ -90,10 +91,7 @@ def _check_header(member: IO[bytes], size: int) -> None:
     if version not in _HEADERS:
         raise ValueError(f"version {version}")
     shape, _, dtype = _HEADERS[version](member)
-    count = 1
-    for length in shape:
-        count *= length
-    if dtype.hasobject or min(shape, default=0) < 0 or member.tell() + count * dtype.itemsize != size:
+    if dtype.hasobject or min(shape, default=0) < 0 or member.tell() + prod(shape) * dtype.itemsize != size:
         raise ValueError(f"shape {shape} of {dtype}")
 
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema
 
 from swiftspec.files.reading import open_input, read_json, shown
@@ -59,6 +59,10 @@ class Facts(FailFastModel):
     def replaced(self, **changes: object) -> Self:
         """A copy with other values of some fields, checked as a new one."""
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
+
+
+Count = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]  # perhaps a sum, and so rounded
 
 
 class Origin(Facts):

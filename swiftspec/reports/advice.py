@@ -1,15 +1,11 @@
 """Sections of advice for a server that runs, as the terminal prints them and the page shows them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from swiftspec.artifacts.advice import Advice, Change, ChangeKind, Outcome
 from swiftspec.engines import engine_named
 from swiftspec.reports.formatting import count, milliseconds, percent, signed_percent, speed
 from swiftspec.reports.model import DASH, Curve, Curves, Doubt, Facts, Part, Point, Row, Section, Table, numbers, texts
-
-_ONE_TOKEN = (ChangeKind.DRAFT_LENGTH, 1)
 
 
 def advice_sections(advice: Advice) -> tuple[Section, ...]:
@@ -42,7 +38,8 @@ def _in_words(change: Change, advice: Advice) -> str:
 
 
 def _named(change: Change) -> str:
-    return "1 draft token" if (change.kind, change.value) == _ONE_TOKEN else f"{change.value} {change.kind}"
+    is_one_token = change.kind is ChangeKind.DRAFT_LENGTH and change.value == 1
+    return "1 draft token" if is_one_token else f"{change.value} {change.kind}"
 
 
 def _gain(change: Change) -> str:
@@ -75,8 +72,8 @@ def _tried(advice: Advice) -> Section:
     """A figure of the draft lengths, and all that was tried."""
     parts: list[Part] = []
     if len(advice.lengths) > 1:
-        is_best = advice.best is not None and advice.best.kind is ChangeKind.DRAFT_LENGTH
-        chosen = advice.best.value if advice.best and is_best else advice.observed.draft_tokens
+        best = advice.best
+        chosen = best.value if best and best.kind is ChangeKind.DRAFT_LENGTH else advice.observed.draft_tokens
         points = [
             Point(
                 each.value,

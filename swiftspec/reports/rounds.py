@@ -101,10 +101,8 @@ def _segments(items: Sequence[Item]) -> list[Segment]:
 
 
 def time_per_round(timeline: Timeline, candidate: Candidate, profile: Profile) -> dict[str, list[Item]]:
-    """Items that add up to the mean round, by the name of the process; empty if there are no rounds."""
+    """Items that add up to the mean round of a timeline with rounds, by the name of the process."""
     starts_s = timeline.verifications_s
-    if not starts_s:
-        return {}
     start_s, end_s = starts_s[0], timeline.commits[-1].end_s
     context = sum(span.rows for span in timeline.phase(Phase.PREFILL)[:1]) + timeline.num_tokens // 2
     items: dict[str, list[Item]] = {}

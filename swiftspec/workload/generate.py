@@ -1,7 +1,5 @@
 """Generation of workloads from distributions, and which request is of which class."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -75,12 +75,6 @@ def test_saved_plan_loads_as_it_was(tmp_path: Path) -> None:
     assert Plan.load(tmp_path / "plan.json") == saved
 
 
-def test_a_plan_that_names_its_engine_as_it_was_called_loads() -> None:
-    content = plan().model_dump(mode="json")
-    assert Plan.model_validate(content | {"engine": "auto"}).engine == "swiftspec"
-    assert Plan.model_validate(content | {"engine": "vllm-int4"}).engine == "vllm-int4"
-
-
 def test_candidate_builds_its_policy() -> None:
     assert SWIFTSPEC.build() == SwiftSpec(verify_rows=6, expand_rows=2)
 

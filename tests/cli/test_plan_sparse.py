@@ -72,12 +72,8 @@ def test_a_layout_of_a_plan_is_that_of_its_simulations_and_of_its_command(
     assert "--tensor-parallel-size 1 \\\n    --data-parallel-size 2 \\\n    --enable-expert-parallel" in command
 
 
-def test_a_plan_of_before_layouts_is_read(tmp_path: Path) -> None:
+def test_a_plan_with_a_wrong_layout_is_refused(tmp_path: Path) -> None:
     values = json.loads(plan(candidate("autoregressive", target=4)).to_json())
-    for whole, layout in ((False, ""), (True, "tp4ep4")):
-        path = tmp_path / f"{whole}.json"
-        path.write_text(json.dumps(values | {"expert_parallel": whole}))
-        assert Plan.load(path).layout == layout
     (tmp_path / "wrong.json").write_text(json.dumps(values | {"layout": "x"}))
     with pytest.raises(ValueError, match="layout is 'x'; string should match pattern"):
         Plan.load(tmp_path / "wrong.json")

@@ -5,7 +5,7 @@ import pytest
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.policies.effects import Role
-from swiftspec.reports.rounds import BETWEEN, time_per_round
+from swiftspec.reports.rounds import BETWEEN, rounds, time_per_round
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.timeline import Phase, Span, Timeline
 from tests.builders import constant_profile
@@ -64,4 +64,4 @@ def test_without_rounds_there_is_nothing() -> None:
         Span(Role.TARGET, Phase.COMMIT, Role.TARGET, 0, 1, 1.0, 1.0),
     )
     timeline = Timeline(request="a", start_s=0.0, spans=spans)
-    assert time_per_round(timeline, candidate("autoregressive", tokens_per_s=1.0), MEASURED) == {}
+    assert rounds(rich_plan(), MEASURED, timeline) == []

@@ -167,5 +167,4 @@ def _survival(cells: Mapping[str, str], drafted: Drafted) -> tuple[float, ...] |
     if not tokens >= 1:
         raise ValueError(f"acc is {tokens:g}; expected at least 1 token per round")
     # What a tree of these tokens per round accepts at each depth is that of a chain with them.
-    chain = Drafted(steps=drafted.steps)
-    return chain.survival([chain.rate(tokens)] * drafted.steps)
+    return Drafted(steps=drafted.steps).even_survival(tokens)
