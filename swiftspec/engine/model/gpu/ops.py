@@ -109,15 +109,15 @@ def joined_ops(ops: Ops, tp_group: TPGroup, *, hidden: int, dtype: torch.dtype, 
     """
     if tp_group.size == 1:
         return ops
-    reduce = None
+    exchange = None
     if device.type == "cuda":
-        from swiftspec.kernels.all_reduce import AllReduce
+        from swiftspec.kernels.all_reduce import all_reduce, connect
 
-        reduce = AllReduce.connect(tp_group.group, hidden=hidden, dtype=dtype, device=device)
+        exchange = connect(tp_group.group, hidden=hidden, dtype=dtype, device=device)
 
     def rms_norm(residual_RH: Tensor, update_RH: Tensor | None, weight_H: Tensor, *, eps: float) -> Tensor:
-        if update_RH is not None and reduce is not None:
-            return reduce(update_RH, residual_RH, weight_H, eps=eps)
+        if update_RH is not None and exchange is not None and len(update_RH) <= exchange.max_rows:
+            return all_reduce(update_RH, residual_RH, weight_H, exchange, eps=eps)
         total = None if update_RH is None else tp_group.all_reduce(update_RH)
         return ops.rms_norm(residual_RH, total, weight_H, eps=eps)
 
