@@ -16,7 +16,6 @@ from swiftspec.kernels.exchange import (
     LATE,
     PAYLOADS,
     ROWS,
-    SENTINEL,
     SLOT,
     Exchange,
     advance,
@@ -36,11 +35,12 @@ MAX_ROWS = 64
 def all_reduce_reference(
     parts: Sequence[Tensor], residual_RH: Tensor, weight_H: Tensor, *, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """`rms_norm_reference` with the sum of all ranks' parts, in fp32 and in the ranks' order, as the update."""
+    """(new residual, answer) of `rms_norm_reference` with the sum of all ranks' parts, in fp32 and in their order."""
     total = parts[0].float()
     for part in parts[1:]:
         total = total + part.float()
-    return rms_norm_reference(residual_RH, total, weight_H, eps=eps)
+    summed = residual_RH.clone()
+    return summed, rms_norm_reference(summed, total, weight_H, eps=eps)
 
 
 @triton.jit(do_not_specialize=["rank"])  # the same code on all ranks
@@ -161,7 +161,7 @@ def connect(group: dist.ProcessGroup, *, hidden: int, dtype: torch.dtype, device
         words = Exchange.words_needed(world_size=world_size, hidden=hidden, dtype=dtype, max_rows=max_rows)
     except ValueError:  # more ranks or longer rows than the kernel supports
         return None
-    peers = symmetric_buffers(words, group=group, device=device, fill=SENTINEL.value)
+    peers = symmetric_buffers(words, group=group, device=device)
     return None if peers is None else Exchange(peers, hidden, dtype, max_rows)
 
 

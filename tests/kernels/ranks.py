@@ -189,7 +189,7 @@ def _run(
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
         assert dist.group.WORLD is not None
-        peers = symmetric_buffers(num_words, group=dist.group.WORLD, device=device, fill=SENTINEL.value)
+        peers = symmetric_buffers(num_words, group=dist.group.WORLD, device=device)
         return None if peers is None else function(case, peers)
     finally:
         dist.destroy_process_group()

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.model.gpu.cuda_graph import GraphPool, Replay
 from swiftspec.engine.model.gpu.layers import ForwardState
 from swiftspec.engine.model.gpu.ops import Ops
@@ -143,10 +144,8 @@ class GpuKVCache(KVCache):
     def __init__(
         self, spec: ModelSpec, *, capacity: int, tree_slots: int, dtype: torch.dtype, pool: GraphPool, ops: Ops
     ) -> None:
-        limit = ops.most_tree_slots
-        if tree_slots < 1 or (limit is not None and tree_slots > limit):
-            expected = "at least one" if limit is None else f"1 to {limit}, which the kernels' masks hold"
-            raise ValueError(f"tree_slots is {tree_slots}; expected {expected}")
+        if not 1 <= tree_slots <= (most := TREE_SLOTS["cuda"]):
+            raise ValueError(f"tree_slots is {tree_slots}; expected 1 to {most}, which the kernels' masks hold")
         num_words = -(-tree_slots // _WORD_BITS)
         # Zeros, in spare slots too: masks multiply, so a hidden value must not be a NaN.
         spare = max(num_words * _WORD_BITS, CAPTURE_SIZES[-1])
