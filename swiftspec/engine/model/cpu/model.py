@@ -109,10 +109,8 @@ class CpuDecoder:
         """
         held = checked_caches(batch, caches, vocab_size=self.spec.vocab_size)
         order = self._order(held)
-        if batch.kind is ForwardKind.SECOND_HALF:
-            forward = self._halfway.take(batch, held)
-        else:
-            self._halfway.drop()
+        forward: Any = self._halfway.take(batch, held)
+        if forward is None:
             forward = self._layers.begin([self._input(batch.entries[index], held[index]) for index in order])
         if batch.kind is ForwardKind.LAYER_PARALLEL:
             self._layers.run_grouped(forward)

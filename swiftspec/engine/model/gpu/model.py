@@ -146,10 +146,7 @@ class GpuDecoder:
         Entries are computed one after the other: a captured graph holds the addresses of one cache.
         """
         held = self._checked(batch, caches)
-        begun: Sequence[_Half | None] = [None] * len(held)
-        if batch.kind is ForwardKind.SECOND_HALF:
-            begun = self._halfway.take(batch, held)
-        self._halfway.drop()
+        begun: Sequence[_Half | None] = self._halfway.take(batch, held) or [None] * len(held)
         answers = [self._answer(batch, *each) for each in zip(batch.entries, held, begun, strict=True)]
         if batch.kind is ForwardKind.FIRST_HALF:
             self._halfway.hold(batch, held, [answer.half for answer in answers if answer.half])
