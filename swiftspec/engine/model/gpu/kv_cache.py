@@ -144,7 +144,8 @@ class GpuKVCache(KVCache):
     def __init__(
         self, spec: ModelSpec, *, capacity: int, tree_slots: int, dtype: torch.dtype, pool: GraphPool, ops: Ops
     ) -> None:
-        if not 1 <= tree_slots <= (most := TREE_SLOTS["cuda"]):
+        most = TREE_SLOTS["cuda"]
+        if not 1 <= tree_slots <= most:
             raise ValueError(f"tree_slots is {tree_slots}; expected 1 to {most}, which the kernels' masks hold")
         num_words = -(-tree_slots // _WORD_BITS)
         # Zeros, in spare slots too: masks multiply, so a hidden value must not be a NaN.
