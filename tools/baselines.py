@@ -66,17 +66,15 @@ def limit_records(watch: OpTimer) -> Iterator[Record]:
 
 
 def attention_records(watch: OpTimer, *, quick: bool) -> Iterator[Record]:
-    """Tree attention by context, rows, splits and least blocks per split; the first of each is the engine's choice."""
+    """Tree attention by context, rows and splits; the first of each is the engine's choice."""
     contexts, row_counts = ((32,), (1,)) if quick else ((500, 1000, 4000), (1, 8, 32))
     heads = (4, 2, 16) if quick else _HEADS
     for context in contexts:
         for num_rows in row_counts:
-            for min_blocks in (4, 1) if quick else (4, 2, 1):
-                for num_splits in (None,) if quick else (None, 4, 8, 16, 32):
-                    timing = _time_attention(watch, context, heads, num_rows, num_splits, min_blocks)
-                    shape = f"context {context}, {num_rows} rows"
-                    way = f"{num_splits or 'default'} splits of {min_blocks} blocks at least"
-                    yield _times("attention splits", shape, timing) | {"way": way}
+            for num_splits in (None, 2) if quick else (None, 4, 8, 16, 32):
+                timing = _time_attention(watch, context, heads, num_rows, num_splits)
+                shape = f"context {context}, {num_rows} rows"
+                yield _times("attention splits", shape, timing) | {"way": f"{num_splits or 'default'} splits"}
 
 
 def copy_record(watch: OpTimer) -> Record:
@@ -134,12 +132,7 @@ def _attention(watch: OpTimer, context: int, heads: tuple[int, int, int], *, pea
 
 
 def _time_attention(
-    watch: OpTimer,
-    context: int,
-    heads: tuple[int, int, int],
-    num_rows: int,
-    num_splits: int | None,
-    min_blocks: int,
+    watch: OpTimer, context: int, heads: tuple[int, int, int], num_rows: int, num_splits: int | None
 ) -> Timing:
     num_heads, num_groups, size = heads
     # Without a GPU the kernel is interpreted: plain torch has no splits.
@@ -148,14 +141,13 @@ def _time_attention(
     q_RHD = _randn(watch, num_rows, num_heads, size)
     keys, values = _randn(watch, 2, num_groups, context + _WIDE_MASK, size)
     copies = watch.copies(2 * num_groups * (context + num_rows) * size * 2)
-    plan: dict[str, Any] = {"num_splits": num_splits, "min_blocks": min_blocks}
     call = partial(
         tree_attention,
         ancestors_RW=chain_words(num_rows).to(watch.device),
         lengths_2=torch.tensor([context, 0], dtype=torch.int32, device=watch.device),
         scale=size**-0.5,
-        workspace=tree_attention_workspace(num_rows, num_heads, keys, **plan),
-        **plan,
+        workspace=tree_attention_workspace(num_rows, num_heads, keys, num_splits=num_splits),
+        num_splits=num_splits,
     )
     return watch.graphed(call, [(q_RHD, keys.clone(), values.clone()) for _ in range(copies)])
 

@@ -104,8 +104,10 @@ class _Process:
         self._process.join(within_s)
         return self._process.exitcode
 
-    def await_end(self, *, within_s: float) -> bool:
-        return self.exit_code(within_s=within_s) is not None
+    def end(self, *, within_s: float) -> None:
+        if self.exit_code(within_s=within_s) is None:
+            self.kill()
+            self._process.join()
 
     def kill(self) -> None:
         self._process.kill()

@@ -8,24 +8,25 @@ programmatic dependent launch, which would make the kernels even faster.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
 from swiftspec.engine.model.gpu.weights import FORMATS, Weight, build_weight
 from swiftspec.files.document import ModelRef
 from swiftspec.files.writing import write_output
 from swiftspec.kernels.products import MAX_SPLITS, NUM_PARTIALS, TileConfig, Workspace, default_config
 from swiftspec.kernels.quantised_gemm import quantised_gemm, quantised_gemm_reference
-from swiftspec.kernels.runtime import OutOfResources
 from swiftspec.kernels.skinny_gemm import gate_up, gate_up_reference, skinny_gemm, skinny_gemm_reference
-from swiftspec.kernels.tables import Choice, Product, dump_table
+from swiftspec.kernels.tables import Choice, Product
 from swiftspec.models import known_model, sharded
 from swiftspec.models.inflation import inflated_spec
 from swiftspec.models.spec import ModelSpec
@@ -134,9 +135,10 @@ def _choose(m: int, product: Product, trials: Sequence[Trial], min_gain: float) 
 
 
 def save_table(choices: Iterable[Choice], path: Path) -> None:
-    """Write a table completely or not at all: every product on this GPU would fail on half a table."""
+    """Write a table, a row per line, completely or not at all: every product on this GPU would fail on half a table."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_output(path, dump_table(choices).encode())
+    table = "[\n" + ",\n".join(json.dumps(asdict(choice)) for choice in choices) + "\n]\n"
+    write_output(path, table.encode())
 
 
 def tune(

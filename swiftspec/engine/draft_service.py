@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.tokenizer import vocabulary_digest
 from swiftspec.policies import Policy
 from swiftspec.policies.base import check_draft, drafts_elsewhere
+from swiftspec.policies.effects import Role
 from swiftspec.policies.registry import POLICIES
 from swiftspec.scheduler.batching import BatchLimits
 
@@ -62,7 +64,8 @@ class DraftService:
         from swiftspec.engine.channel.curve import Curve, read_secret
         from swiftspec.engine.channel.introduction import Introduction
         from swiftspec.engine.channel.zmq_channel import Channel
-        from swiftspec.engine.process.draft_server import DraftServer, load_draft
+        from swiftspec.engine.model.models import load_models, on_devices, warm_up
+        from swiftspec.engine.process.draft_server import DraftServer
         from swiftspec.kernels.cpu_library import prepare_library
 
         curve = None if self.secret is None else Curve.derived(read_secret(self.secret))
@@ -77,15 +80,18 @@ class DraftService:
                 num_requests=self.num_requests,
                 max_context=self.max_context,
             )
-            model = load_draft(
-                self.draft,
-                device=self.device,
-                devices=self.devices,
+            if self.device == "cpu":
+                os.sched_setaffinity(0, set(self.devices))
+            models = load_models(
+                {Role.DRAFT: self.draft},
                 max_context=self.max_context,
-                num_requests=self.num_requests,
+                tree_slots=TREE_SLOTS[self.device],
+                num_sequences=self.num_requests,
+                device=on_devices(self.device, self.devices),
             )
+            warm_up(models)
             mask_token = draft_facts(self.draft.model).mask_token
-            server = DraftServer(model, channel, introduction, limits=BatchLimits(), mask_token=mask_token)
+            server = DraftServer(models[Role.DRAFT], channel, introduction, limits=BatchLimits(), mask_token=mask_token)
             ready()
             server.serve(is_over)
         return server.stats

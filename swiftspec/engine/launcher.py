@@ -3,8 +3,8 @@
 import logging
 import math
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, replace
 from typing import TypedDict, Unpack
 
@@ -246,28 +246,11 @@ class Launcher(AbstractContextManager["Launcher"]):
     def state(self) -> EngineState:
         return self._dispatcher.state()
 
-    def generate(
-        self,
-        policy: Policy,
-        request: Request,
-        *,
-        request_id: str,
-        sampler: Sampler,
-        on_commit: Callable[[tuple[int, ...]], None] | None = None,
-    ) -> Generation:
+    def generate(self, policy: Policy, request: Request, *, request_id: str, sampler: Sampler) -> Generation:
         """One request, start to end. Ctrl-C ends it early with the tokens so far. Raises as `stream`."""
         task = Task(prompt_id=request_id, request=request)
-        with (
-            interrupts_noted() as interrupted,
-            closing(self.stream(policy, task, sampler=sampler, interrupted=interrupted)) as stream,
-        ):
-            try:
-                while True:
-                    tokens = next(stream)
-                    if on_commit:
-                        on_commit(tokens)
-            except StopIteration as finished:
-                generation: Generation = finished.value
+        with interrupts_noted() as interrupted:
+            generation = whole(self.stream(policy, task, sampler=sampler, interrupted=interrupted))
         # Also an interrupt that came after the last token: later nobody would notice it.
         return replace(generation, interrupted=generation.interrupted or interrupted.is_set())
 
@@ -337,6 +320,16 @@ class Launcher(AbstractContextManager["Launcher"]):
     def cancel(self, running: RunningRequest) -> None:
         """End a request wherever it is; thread-safe. Its `Generation` is delivered soon, if it was not before."""
         self._dispatcher.cancel(running)
+
+
+def whole(commits: Generator[tuple[int, ...], None, Generation]) -> Generation:
+    """A request's generation, once all of its commits have come."""
+    try:
+        while True:
+            next(commits)
+    except StopIteration as finished:
+        generation: Generation = finished.value
+        return generation
 
 
 def _this_machine(stack: ExitStack, models: Iterable[ModelRef], device: Device) -> Executor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
 from swiftspec.engine.chunks import Chunk
@@ -35,13 +34,10 @@ class ScoredToken(NamedTuple):
 
 def score(launcher: Launcher, task: Task, num_candidates: int) -> Generation:
     """The record of a task's prompt, once it is scored. Raises as `Engine.generate`."""
-    ended: SimpleQueue[Generation | Exception | None] = SimpleQueue()
-    submit(launcher, task, lambda _, end: ended.put(end), num_candidates=num_candidates)
-    end = ended.get()
-    if isinstance(end, Exception):
-        raise end
-    assert end is not None, "nothing is delivered before the end"
-    return end
+    from swiftspec.engine.launcher import whole
+    from swiftspec.engine.model.sampling.sampler import Sampler
+
+    return whole(launcher.stream(PromptScoring(num_candidates=num_candidates), task, sampler=Sampler()))
 
 
 def submit(

@@ -16,7 +16,6 @@ from swiftspec.kernels.exchange import (
     LATE,
     PAYLOADS,
     ROWS,
-    SENTINEL,
     SLOT,
     Exchange,
     advance,
@@ -25,8 +24,8 @@ from swiftspec.kernels.exchange import (
     receive,
     symmetric_buffers,
 )
-from swiftspec.kernels.rms_norm import rms_norm, rms_norm_reference
-from swiftspec.kernels.runtime import FLOATS, INTERPRETED, check_dtype, check_layout, check_shape
+from swiftspec.kernels.rms_norm import rms_norm_reference
+from swiftspec.kernels.runtime import FLOATS, check_dtype, check_layout, check_shape
 
 # Limit of one shot: every rank sends everything to all others, so beyond this a ring or a tree is faster.
 MAX_BYTES = 256 * 1024
@@ -36,11 +35,12 @@ MAX_ROWS = 64
 def all_reduce_reference(
     parts: Sequence[Tensor], residual_RH: Tensor, weight_H: Tensor, *, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """`rms_norm_reference` with the sum of all ranks' parts, in fp32 and in the ranks' order, as the update."""
+    """(new residual, answer) of `rms_norm_reference` with the sum of all ranks' parts, in fp32 and in their order."""
     total = parts[0].float()
     for part in parts[1:]:
         total = total + part.float()
-    return rms_norm_reference(residual_RH, total, weight_H, eps=eps)
+    summed = residual_RH.clone()
+    return summed, rms_norm_reference(summed, total, weight_H, eps=eps)
 
 
 @triton.jit(do_not_specialize=["rank"])  # the same code on all ranks
@@ -150,44 +150,19 @@ def all_reduce(
     return out
 
 
-class AllReduce:
-    """A role's all-reduce by the fastest means its ranks have: symmetric memory for few rows, else the process group.
+def connect(group: dist.ProcessGroup, *, hidden: int, dtype: torch.dtype, device: torch.device) -> Exchange | None:
+    """The ranks' exchange for few rows; None, on all of them, if their GPUs have no symmetric memory or rows are long.
 
-    All ranks call it with the same shapes, and so take the same path.
+    Collective: every rank of the group calls it.
     """
-
-    def __init__(self, group: dist.ProcessGroup, exchange: Exchange | None = None) -> None:
-        self._group = group
-        self.exchange = exchange
-
-    @classmethod
-    def connect(cls, group: dist.ProcessGroup, *, hidden: int, dtype: torch.dtype, device: torch.device) -> "AllReduce":
-        """Map the peers' memory, if there is any. Collective: every rank of the group calls it."""
-        world_size = dist.get_world_size(group)
-        max_rows = min(MAX_ROWS, MAX_BYTES // (hidden * dtype.itemsize))
-        try:
-            words = Exchange.words_needed(world_size=world_size, hidden=hidden, dtype=dtype, max_rows=max_rows)
-        except ValueError:  # more ranks or longer rows than the kernel supports
-            return cls(group)
-        peers = symmetric_buffers(words, group=group, device=device, fill=SENTINEL.value)
-        return cls(group, None if peers is None else Exchange(peers, hidden, dtype, max_rows))
-
-    def __call__(self, x_RH: Tensor, residual_RH: Tensor, weight_H: Tensor, *, eps: float) -> Tensor:
-        """The result of `all_reduce`. A process group adds in the dtype of `x_RH`, in an order of its own."""
-        if self.exchange is not None and len(x_RH) <= self.exchange.max_rows:
-            return all_reduce(x_RH, residual_RH, weight_H, self.exchange, eps=eps)
-        total = x_RH.clone()
-        dist.all_reduce(total, group=self._group)
-        if total.is_cuda or INTERPRETED:
-            return rms_norm(residual_RH, total, weight_H, eps=eps)
-        summed, normed = rms_norm_reference(residual_RH, total, weight_H, eps=eps)
-        residual_RH.copy_(summed)
-        return normed
-
-    def check(self) -> None:
-        """TimeoutError if a rank did not come. Waits for the device; a process group raises by itself."""
-        if self.exchange is not None:
-            self.exchange.check()
+    world_size = dist.get_world_size(group)
+    max_rows = min(MAX_ROWS, MAX_BYTES // (hidden * dtype.itemsize))
+    try:
+        words = Exchange.words_needed(world_size=world_size, hidden=hidden, dtype=dtype, max_rows=max_rows)
+    except ValueError:  # more ranks or longer rows than the kernel supports
+        return None
+    peers = symmetric_buffers(words, group=group, device=device)
+    return None if peers is None else Exchange(peers, hidden, dtype, max_rows)
 
 
 def check_norm(residual_RH: Tensor, weight_H: Tensor, exchange: Exchange, *, num_rows: int) -> None:

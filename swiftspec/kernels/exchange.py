@@ -75,17 +75,15 @@ def map_peers(buffers: Sequence[Tensor], rank: int, *, mapping: object = None) -
     return PeerBuffers(rank, tuple(buffers), table, mapping)
 
 
-def symmetric_buffers(
-    num_words: int, *, group: dist.ProcessGroup, device: torch.device, fill: int
-) -> PeerBuffers | None:
-    """Filled GPU buffers that all ranks of a group map; None, on all ranks, if the GPUs have no such memory.
+def symmetric_buffers(num_words: int, *, group: dist.ProcessGroup, device: torch.device) -> PeerBuffers | None:
+    """GPU buffers full of SENTINEL that all ranks of a group map; None, on all ranks, if the GPUs have no such memory.
 
     Collective: every rank of the group calls it. When it returns, every rank's buffer is filled.
     """
     if device.type != "cuda" or not _on_one_host(group):
         return None
     try:
-        peers = _rendezvous(num_words, group=group, device=device, fill=fill)
+        peers = _rendezvous(num_words, group=group, device=device)
     except (ImportError, RuntimeError):  # no peer access, a driver without the feature, a build without it
         peers = None
     # If one rank has none, no rank uses it: the others would wait for a rank that cannot push.
@@ -100,13 +98,13 @@ def _on_one_host(group: dist.ProcessGroup) -> bool:
     return len(set(hosts)) == 1
 
 
-def _rendezvous(num_words: int, *, group: dist.ProcessGroup, device: torch.device, fill: int) -> PeerBuffers:
+def _rendezvous(num_words: int, *, group: dist.ProcessGroup, device: torch.device) -> PeerBuffers:
     # An alpha API in torch 2.11 to 2.13, so only this function uses it.
     import torch.distributed._symmetric_memory as symmetric_memory
 
     own = symmetric_memory.empty(num_words, dtype=torch.int32, device=device)
     handle = symmetric_memory.rendezvous(own, group)
-    own.fill_(fill)
+    own.fill_(SENTINEL.value)
     torch.cuda.synchronize(device)  # filled before any peer, synchronised by the caller's exchange, pushes into it
     buffers = [
         own if peer == handle.rank else handle.get_remote_tensor(peer, own.shape, own.dtype)

@@ -18,6 +18,7 @@ from swiftspec.kernels.runtime import FLOATS, INTERPRETED, check_dtype, check_la
 MAX_ROWS = 64
 MAX_SPLITS = 16
 NUM_PARTIALS = 1 << 22  # of a workspace: 16 MiB, small enough for the L2; every `default_config` fits in it
+_NUM_TILES = 1 << 14
 _MULTIPROCESSORS = 132  # of an H100 or H200
 
 
@@ -64,13 +65,11 @@ class Workspace:
     arrivals: Tensor
 
     @classmethod
-    def allocate(
-        cls, device: torch.device | str, *, num_partials: int = NUM_PARTIALS, num_tiles: int = 1 << 14
-    ) -> "Workspace":
-        """Allocate a workspace, by default large enough for every `default_config`."""
+    def allocate(cls, device: torch.device | str) -> "Workspace":
+        """Allocate a workspace, large enough for every `default_config`."""
         return cls(
-            torch.empty(num_partials, dtype=torch.float32, device=device),
-            torch.zeros(num_tiles, dtype=torch.int32, device=device),
+            torch.empty(NUM_PARTIALS, dtype=torch.float32, device=device),
+            torch.zeros(_NUM_TILES, dtype=torch.int32, device=device),
         )
 
     @classmethod

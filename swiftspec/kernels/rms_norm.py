@@ -13,13 +13,12 @@ from swiftspec.kernels.runtime import FLOATS, check_dtype, check_layout, check_s
 MAX_HIDDEN = 16384  # a row is in registers; a longer one spills
 
 
-def rms_norm_reference(
-    residual_RH: Tensor, update_RH: Tensor | None, weight_H: Tensor, *, eps: float
-) -> tuple[Tensor, Tensor]:
-    """(s, s / sqrt(mean(s^2) + eps) * weight) with s = residual + update, in fp32; s rounded as the residual."""
+def rms_norm_reference(residual_RH: Tensor, update_RH: Tensor | None, weight_H: Tensor, *, eps: float) -> Tensor:
+    """s / sqrt(mean(s^2) + eps) * weight with s = residual + update, in fp32; s, rounded, replaces the residual."""
     total = residual_RH.float() if update_RH is None else residual_RH.float() + update_RH.float()
+    residual_RH.copy_(total)
     scale = torch.rsqrt(total.square().mean(-1, keepdim=True) + eps)
-    return total.to(residual_RH.dtype), (total * scale * weight_H.float()).to(weight_H.dtype)
+    return (total * scale * weight_H.float()).to(weight_H.dtype)
 
 
 @triton.jit
@@ -49,7 +48,7 @@ def _rms_norm_kernel(
 def rms_norm(
     residual_RH: Tensor, update_RH: Tensor | None, weight_H: Tensor, *, eps: float, pdl: bool = False
 ) -> Tensor:
-    """`rms_norm_reference`'s second result; its first replaces `residual_RH`. `pdl` and errors: see `runtime`.
+    """`rms_norm_reference`. `pdl` and errors: see `runtime`.
 
     residual_RH: fp32, fp16 or bf16, contiguous; updated in place if there is an `update_RH`. update_RH: same shape; any
     supported dtype. weight_H: the result has its dtype.

@@ -14,7 +14,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.runtime.errors import OutOfResources as OutOfResources
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)  # dtypes of every operand that is not quantised
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"

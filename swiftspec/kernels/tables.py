@@ -4,10 +4,9 @@
 """
 
 import functools
-import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,17 +66,12 @@ def table_path(device_name: str) -> Path:
 
 
 def load_table(path: Path) -> Table:
-    """Read a table that `dump_table` wrote; an empty one if there is no such file. It comes with the package."""
+    """Read a table that `tools.tuning` wrote; an empty one if there is no such file. It comes with the package."""
     table: dict[Product, list[Choice]] = {}
     for row in read_json(path) if path.exists() else ():
         choice = Choice(**row | {"config": row["config"] and TileConfig(**row["config"])})
         table.setdefault(choice.product, []).append(choice)
     return {product: tuple(sorted(choices, key=lambda choice: choice.m)) for product, choices in table.items()}
-
-
-def dump_table(choices: Iterable[Choice]) -> str:
-    """Choices as the JSON text that `load_table` reads: one row per line, in the order given."""
-    return "[\n" + ",\n".join(json.dumps(asdict(choice)) for choice in choices) + "\n]\n"
 
 
 def pick(table: Table, product: Product, *, num_rows: int) -> TileConfig | None:

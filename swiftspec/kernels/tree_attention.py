@@ -210,7 +210,7 @@ class _Grid(NamedTuple):
         return self.num_counters + self.num_partials
 
 
-def _plan(num_rows: int, num_heads: int, keys_GCD: Tensor, num_splits: int | None, min_blocks: int) -> _Grid:
+def _plan(num_rows: int, num_heads: int, keys_GCD: Tensor, num_splits: int | None) -> _Grid:
     num_kv_heads, capacity, head_dim = keys_GCD.shape
     num_queries = num_rows * num_heads // num_kv_heads
     # More queries per program would read keys less often, but one program merges them: 32 are 16 KB per split. fp32 has
@@ -220,7 +220,7 @@ def _plan(num_rows: int, num_heads: int, keys_GCD: Tensor, num_splits: int | Non
     num_cells = num_kv_heads * num_query_blocks
     if num_splits is None:
         num_splits = min(
-            triton.cdiv(capacity, min_blocks * BLOCK),
+            triton.cdiv(capacity, MIN_BLOCKS * BLOCK),
             max(1, NUM_SMS // num_cells),
             MAX_MERGE_BYTES // (4 * block_q * head_dim),
         )
@@ -230,13 +230,13 @@ def _plan(num_rows: int, num_heads: int, keys_GCD: Tensor, num_splits: int | Non
 
 
 def tree_attention_workspace(
-    num_rows: int, num_heads: int, keys_GCD: Tensor, *, num_splits: int | None = None, min_blocks: int = MIN_BLOCKS
+    num_rows: int, num_heads: int, keys_GCD: Tensor, *, num_splits: int | None = None
 ) -> Tensor:
     """Zeros that `tree_attention` takes as `workspace`, for up to `num_rows` rows on caches of this shape and dtype.
 
     Every call leaves its counters at zero, so one workspace serves all layers and all forwards of a stream.
     """
-    plans = [_plan(rows, num_heads, keys_GCD, num_splits, min_blocks) for rows in range(1, num_rows + 1)]
+    plans = [_plan(rows, num_heads, keys_GCD, num_splits) for rows in range(1, num_rows + 1)]
     size = max(plan.workspace_size for plan in plans)
     return torch.zeros(size, dtype=torch.float32, device=keys_GCD.device)
 
@@ -250,7 +250,6 @@ def tree_attention(
     *,
     scale: float,
     num_splits: int | None = None,
-    min_blocks: int = MIN_BLOCKS,
     workspace: Tensor | None = None,
     pdl: bool = False,
 ) -> Tensor:
@@ -263,9 +262,8 @@ def tree_attention(
     lengths_2: int32, (prefix, tree) before this forward's rows: at most C - R in total. Read on the device and
         therefore not checked. No row sees tree slots without a word.
     scale: factor of the products of queries and keys, usually 1 / sqrt(D).
-    num_splits: most programs that share the keys of one query block; fewer if a program would have less than
-        `min_blocks`.
-    min_blocks: fewest blocks of 64 slots for a program.
+    num_splits: most programs that share the keys of one query block; fewer if a program would have less than 4 blocks
+        of 64 slots.
     workspace: the result of `tree_attention_workspace`, or longer. Without it every call clears one, with an extra
         launch.
     """
@@ -273,11 +271,9 @@ def tree_attention(
     out = torch.empty_like(q_RHD)
     if num_splits is not None and num_splits < 1:
         raise ValueError(f"num_splits is {num_splits}; expected at least 1")
-    if min_blocks < 1:
-        raise ValueError(f"min_blocks is {min_blocks}; expected at least 1")
     num_rows, num_heads, head_dim = q_RHD.shape
     num_kv_heads, capacity, _ = keys_GCD.shape
-    grid = _plan(num_rows, num_heads, keys_GCD, num_splits, min_blocks)
+    grid = _plan(num_rows, num_heads, keys_GCD, num_splits)
     if workspace is None:
         workspace = torch.zeros(grid.workspace_size, dtype=torch.float32, device=q_RHD.device)
     check_dtype((torch.float32,), workspace=workspace)
@@ -303,7 +299,7 @@ def tree_attention(
         D=head_dim,
         BLOCK_Q=grid.block_q,
         BLOCK=BLOCK,
-        MIN_BLOCKS=min_blocks,
+        MIN_BLOCKS=MIN_BLOCKS,
         WORDS=ancestors_RW.shape[1],
         UPCAST=INTERPRETED,
         PDL=pdl,

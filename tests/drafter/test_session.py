@@ -86,7 +86,7 @@ def test_requests_join_leave_and_come_back(address: str) -> None:
         assert len(engine.outputs) == 5
         assert engine.accepted > 30
         drafts.propose([])
-        until(lambda: not len(server), engine)
+        until(lambda: not len(server._driver), engine)
 
 
 def test_a_server_that_is_never_idle_keeps_nothing_of_requests_that_have_ended(address: str) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 from swiftspec.engine.channel.zmq_channel import NO_PAYLOAD, Payload
 from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
-from swiftspec.engine.model.sampling.chain_sampler import ChainSampler
+from swiftspec.engine.model.sampling.chain_sampler import ChainSampler, ProposalPayload
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Message, Role
@@ -66,7 +66,7 @@ def generate_apart(
         residual = ChainSampler(sampler, vocab_size=pair.target.vocab_size) if request.ratio_tested else None
 
         def payload(residual: ChainSampler | None = residual) -> Payload:
-            beside = residual and residual.payload()
+            beside = residual and ProposalPayload(residual)
             return Payload(beside.outgoing, beside.takes) if beside else NO_PAYLOAD
 
         mine = [channels[group]] if role is Role.TARGET else [(back, forth) for forth, back in channels]

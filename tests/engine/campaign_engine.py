@@ -12,11 +12,11 @@ from itertools import pairwise
 from pathlib import Path
 
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.errors import EngineError
 from swiftspec.policies import Layout, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
 from tests.engine.campaign_record import HANG_S, Injector, Record
+from tests.engine.commits import taken
 from tests.engine.conftest import start_engine
 from tests.engine.pairs import VOCAB_SIZE, references, write_pair
 from tests.engine.processes import children, engine_processes, gone_within, is_running, num_files
@@ -218,11 +218,11 @@ class _Commits:
 
 
 def _generate(
-    engine: Launcher, name: str, prompt: tuple[int, ...], on_commit: Callable[[tuple[int, ...]], None] | None = None
+    engine: Launcher, name: str, prompt: tuple[int, ...], take: Callable[[tuple[int, ...]], None] = lambda _: None
 ) -> tuple[tuple[int, ...], int]:
     policy = Autoregressive() if name == "autoregressive" else make_policy(name)
     request = Request(prompt=prompt, max_new_tokens=_NEW_TOKENS, eos_token_ids=frozenset({0}))
-    generation = engine.generate(policy, request, request_id="campaign", sampler=Sampler(), on_commit=on_commit)
+    generation = taken(engine, policy, request, take, name="campaign")
     return generation.tokens, generation.losses
 
 

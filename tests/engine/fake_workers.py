@@ -32,7 +32,8 @@ class FakeWorker(Worker):
     has_ended = True
 
     def __init__(self, setup: Setup) -> None:
-        super().__init__(setup)
+        self.setup = setup
+        self._reports: list[Report] = []
         self.told: list[Command] = []
         self._bell = os.eventfd(0, os.EFD_NONBLOCK)
         self._has_died = False
@@ -65,6 +66,9 @@ class FakeWorker(Worker):
         return bool(self._reports) or self._has_died
 
     def _take(self) -> Sequence[Report]:
+        if self._reports:
+            reports, self._reports = self._reports, []
+            return reports
         raise WorkerLostError(f"the {self.setup.name} process ended unexpectedly", was_started=True)
 
     def hang_up(self) -> None:

@@ -22,11 +22,11 @@ from functools import partial
 from pathlib import Path
 
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.policies import Layout, Policy, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
+from tests.engine.commits import taken
 from tests.engine.conftest import start_engine
 from tests.engine.pairs import VOCAB_SIZE, references, write_pair
 from tests.engine.processes import gone_within, num_files, resident_bytes
@@ -181,7 +181,7 @@ def _generate(
 
     on_commit(0)
     request = Request(prompt=prompt, max_new_tokens=NEW_TOKENS, eos_token_ids=frozenset({0}))
-    generation = engine.generate(policy, request, request_id="soak", sampler=Sampler(), on_commit=take)
+    generation = taken(engine, policy, request, take, name="soak")
     assert tuple(streamed) == generation.tokens, "what was streamed is what was generated"
     return generation.tokens, generation.losses
 

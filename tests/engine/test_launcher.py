@@ -31,6 +31,7 @@ from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.chains.serial import SerialChain, SerialTree
 from swiftspec.policies.effects import Role
 from swiftspec.timing.timeline import Phase
+from tests.engine.commits import taken
 from tests.engine.conftest import start_engine, two_cores
 from tests.engine.pairs import references, write_pair
 from tests.engine.processes import gone_within, until
@@ -199,7 +200,7 @@ def test_commits_arrive_in_order_while_it_runs(colocated: Launcher) -> None:
     pieces: list[tuple[int, ...]] = []
     request = Request(prompt=PROMPTS[0], max_new_tokens=30)
     policy = SerialChain(num_draft_tokens=3)
-    generation = colocated.generate(policy, request, request_id="x", sampler=Sampler(), on_commit=pieces.append)
+    generation = taken(colocated, policy, request, pieces.append)
     assert len(pieces) > 1
     assert sum(pieces, ()) == generation.tokens
 
@@ -210,7 +211,7 @@ def test_a_request_ends_with_whoever_took_its_tokens(colocated: Launcher) -> Non
 
     request = Request(prompt=PROMPTS[0], max_new_tokens=200)
     with pytest.raises(OSError, match="no space left") as kept:  # with its traceback, and so all that is in its frames
-        colocated.generate(Autoregressive(), request, request_id="x", sampler=Sampler(), on_commit=refuse)
+        taken(colocated, Autoregressive(), request, refuse)
     assert all(worker_group.is_ready and not worker_group.num_open for worker_group in colocated._worker_groups), kept
 
 

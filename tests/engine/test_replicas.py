@@ -131,5 +131,5 @@ def test_one_of_two_drafts_that_is_killed_under_load_costs_no_request_its_output
         generations = together(engine, DISAGGREGATED)
         killing.join()
         assert tuple(generation.tokens for generation in generations) == alone
-        until(lambda: engine.num_restarts == 1 and all(each.is_responsive for each in engine._drafts))
+        until(lambda: engine.num_restarts == 1 and all(each.has_room for each in engine._drafts))
         assert tuple(generation.tokens for generation in together(engine, DISAGGREGATED)) == alone

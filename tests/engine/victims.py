@@ -7,10 +7,10 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from swiftspec.engine.launcher import Generation, Launcher
-from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.effects import Role
+from tests.engine.commits import taken
 
 PATIENCE_S = 0.3
 LONG = Request(prompt=tuple(range(1, 60)), max_new_tokens=180)
@@ -24,7 +24,7 @@ def generate(engine: Launcher, policy: Policy, on_commit: Callable[[int], None] 
         num_tokens += len(tokens)
         on_commit(num_tokens)
 
-    return engine.generate(policy, LONG, request_id="test", sampler=Sampler(), on_commit=count)
+    return taken(engine, policy, LONG, count, name="test")
 
 
 def pid_of(engine: Launcher, role: Role, rank: int = 0) -> int:

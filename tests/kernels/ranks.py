@@ -19,7 +19,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from swiftspec.kernels.all_reduce import AllReduce, all_reduce, all_reduce_reference
+from swiftspec.engine.model.gpu.ops import joined_ops, ops_for
+from swiftspec.engine.parallel.tp_group import TPGroup
+from swiftspec.kernels.all_reduce import all_reduce, all_reduce_reference, connect
 from swiftspec.kernels.exchange import (
     MAX_POLLS,
     SENTINEL,
@@ -187,7 +189,7 @@ def _run(
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
         assert dist.group.WORLD is not None
-        peers = symmetric_buffers(num_words, group=dist.group.WORLD, device=device, fill=SENTINEL.value)
+        peers = symmetric_buffers(num_words, group=dist.group.WORLD, device=device)
         return None if peers is None else function(case, peers)
     finally:
         dist.destroy_process_group()
@@ -241,22 +243,21 @@ def run_epochs(
 
 
 def run_connected(case: Case, peers: PeerBuffers) -> Answer:
-    """The same through `AllReduce`, which finds out what the device has: on a CPU nothing but the process group."""
-    group = dist.group.WORLD
-    assert group is not None
-    reduce = AllReduce.connect(group, hidden=case.hidden, dtype=case.dtype, device=peers.device)
-    assert (reduce.exchange is None) == (peers.device.type == "cpu")
+    """The same through `joined_ops`, which finds out what the device has: on a CPU nothing but the process group."""
+    tp_group = TPGroup()
+    tp_group.rank, tp_group.size = peers.rank, case.world_size
+    exchange = connect(tp_group.group, hidden=case.hidden, dtype=case.dtype, device=peers.device)
+    assert (exchange is None) == (peers.device.type == "cpu")
+    ops = joined_ops(ops_for(peers.device), tp_group, hidden=case.hidden, dtype=case.dtype, device=peers.device)
     weight = norm_weight(case).to(peers.device)
 
     def checked(epoch: int, total: Tensor) -> Tensor:
         mine = part(case, epoch, peers.rank).to(peers.device)
-        out = reduce(mine, total, weight, eps=EPS)
+        out = ops.rms_norm(total, mine, weight, eps=EPS)
         assert torch.equal(mine.cpu(), part(case, epoch, peers.rank))
         return out
 
-    answer = run_epochs(case, peers, reduce.exchange, checked)
-    reduce.check()
-    return answer
+    return run_epochs(case, peers, exchange, checked)
 
 
 def failure(exchange: Exchange | None) -> str | None:

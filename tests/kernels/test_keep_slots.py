@@ -17,40 +17,32 @@ def int32(*values: int, device: str) -> Tensor:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda value: str(value).removeprefix("torch."))
 @pytest.mark.parametrize(
-    ("slots", "num_verified", "dim"),
+    ("slots", "dim"),
     [
-        ((0, 3, 4, 9, -1, -1, -1, -1), 3, 64),
-        ((0, 2, 1, 7, 5), 0, 24),
-        ((1,), 1, 64),
-        ((0, 1, 2, 3), 4, 16),
-        ((-1, -1, -1, -1), 0, 16),
-        (tuple(reversed(range(64))), 10, 32),
-        (tuple(range(159, -1, -1)), 10, 32),
+        ((0, 3, 4, 9, -1, -1, -1, -1), 64),
+        ((0, 2, 1, 7, 5), 24),
+        ((1,), 64),
+        ((0, 1, 2, 3), 16),
+        ((-1, -1, -1, -1), 16),
+        (tuple(reversed(range(64))), 32),
+        (tuple(range(159, -1, -1)), 32),
     ],
     ids=["padded", "reordered", "one", "in-place", "none", "64-reversed", "160-reversed"],
 )
-def test_matches_reference(
-    slots: tuple[int, ...], num_verified: int, dim: int, dtype: torch.dtype, device: str
-) -> None:
+def test_matches_reference(slots: tuple[int, ...], dim: int, dtype: torch.dtype, device: str) -> None:
     cache = torch.randn(3, 2, 2, 200, dim, generator=torch.Generator().manual_seed(dim)).to(device, dtype)
-    expected, slots_K = cache.clone(), int32(*slots, device=device)
-    lengths, expected_lengths = int32(29, 64, device=device), int32(29, 64, device=device)
-    keep_slots_reference(expected, slots_K, expected_lengths, int32(num_verified, device=device))
+    expected, slots_K, prefix = cache.clone(), int32(*slots, device=device), int32(29, device=device)
+    keep_slots_reference(expected, slots_K, prefix)
 
-    keep_slots(cache, slots_K, lengths, int32(num_verified, device=device))
+    keep_slots(cache, slots_K, prefix)
 
     assert torch.equal(cache, expected)
-    assert torch.equal(lengths, expected_lengths)
 
 
-def test_lengths_follow(device: str) -> None:
+def test_slots_follow_the_prefix(device: str) -> None:
     cache = torch.arange(24.0, device=device).repeat(1, 2, 2, 1)[..., None].contiguous()
-    lengths = int32(4, 8, device=device)
-    keep_slots(cache, int32(1, 3, 5, -1, device=device), lengths, int32(2, device=device)[0])
-    assert lengths.tolist() == [6, 1]
-    keep_slots(cache, int32(0, device=device), lengths, int32(1, device=device)[0])
-    assert lengths.tolist() == [7, 0]
-    assert cache[0, 1, 1, :7, 0].tolist() == [0, 1, 2, 3, 5, 7, 9]
+    keep_slots(cache, int32(1, 3, 5, -1, device=device), int32(4, device=device))
+    assert cache[0, 1, 1, :9, 0].tolist() == [0, 1, 2, 3, 5, 7, 9, 7, 8]
 
 
 @pytest.mark.parametrize(
@@ -62,17 +54,16 @@ def test_lengths_follow(device: str) -> None:
         ({"cache_L2GCD": torch.ones(2, 2, 2, 9, 8).int()}, "cache_L2GCD is torch.int32; supported: "),
         ({"slots_K": torch.zeros(257).int()}, r"slots_K has shape \(257,\); supported: K from 1 to 256"),
         ({"slots_K": torch.zeros(3).long()}, "slots_K is torch.int64; supported: torch.int32"),
-        ({"num_verified": torch.ones(2).int()}, r"num_verified has shape \(2,\); expected \(1\)"),
-        ({"lengths_2": torch.ones(2, device="meta").int()}, "lengths_2 is on meta; expected cpu"),
+        ({"prefix_1": torch.ones(2).int()}, r"prefix_1 has shape \(2,\); expected \(1\)"),
+        ({"prefix_1": torch.ones(1, device="meta").int()}, "prefix_1 is on meta; expected cpu"),
     ],
-    ids=["planes", "dim", "strides", "dtype", "slots", "integers", "scalar", "device"],
+    ids=["planes", "dim", "strides", "dtype", "slots", "integers", "prefix", "device"],
 )
 def test_bad_argument_is_named(change: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {
         "cache_L2GCD": torch.ones(2, 2, 2, 9, 8),
         "slots_K": torch.zeros(3, dtype=torch.int32),
-        "lengths_2": torch.tensor([1, 3], dtype=torch.int32),
-        "num_verified": torch.ones(1, dtype=torch.int32),
+        "prefix_1": torch.ones(1, dtype=torch.int32),
     } | change
     with pytest.raises(ValueError, match=message):
         keep_slots(**arguments)

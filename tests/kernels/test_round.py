@@ -44,6 +44,11 @@ class Model:
         self.lengths_2[1] += len(tokens)
         return out
 
+    def keep(self, slots_K: Tensor, *, num_verified: int) -> None:
+        keep_slots(self.cache_L2GCD, slots_K, self.lengths_2[:1])
+        self.lengths_2[0] += num_verified
+        self.lengths_2[1] = 0
+
     def from_scratch(self, tokens: Sequence[int]) -> Tensor:
         """The last token's attention in a plain sequence, (H, D)."""
         keys_GCD, values_GCD = torch.zeros(2, KV_HEADS, len(tokens), DIM, device=self.device)
@@ -70,7 +75,7 @@ def test_round_leaves_what_decoding_would(device: str) -> None:
         chain = with_ancestors(range(-1, len(chunk) - 1))
         model.forward(chunk, chunk, chain)  # token t stands at position t
         rows = torch.arange(len(chunk), dtype=torch.int32, device=device)
-        keep_slots(model.cache_L2GCD, rows, model.lengths_2, torch.tensor(len(chunk), dtype=torch.int32, device=device))
+        model.keep(rows, num_verified=len(chunk))
 
     # Verified: 100 (the root), 102, 104 among siblings that the target did not choose. Bonus token: 110.
     parents, tokens = [-1, 0, 0, 1, 2, 2], [100, 101, 102, 103, 104, 105]
@@ -79,8 +84,7 @@ def test_round_leaves_what_decoding_would(device: str) -> None:
     torch.testing.assert_close(out_RHD[4], model.from_scratch([*prefix, 100, 102, 104]), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(out_RHD[3], model.from_scratch([*prefix, 100, 101, 103]), rtol=1e-5, atol=1e-5)
     path = torch.tensor([0, 2, 4, -1, -1, -1], dtype=torch.int32, device=device)
-    keep_slots(model.cache_L2GCD, path, model.lengths_2, torch.tensor(3, dtype=torch.int32, device=device))
-    assert model.lengths_2.tolist() == [PREFIX + 3, 0]
+    model.keep(path, num_verified=3)
 
     bonus = 110
     next_RHD = model.forward([bonus, 120], [PREFIX + 3, PREFIX + 4], with_ancestors([-1, 0]))

@@ -47,7 +47,7 @@ def test_any_number_of_rows(rows: int, device: str) -> None:
 
 def test_split_leaves_its_counters_at_zero_and_repeats_its_bits(device: str) -> None:
     x, weight = _tensors(3, 96, 640, device, torch.float32)
-    workspace = Workspace.allocate(device, num_partials=5 * 2 * 3 * 64, num_tiles=2)
+    workspace = Workspace(torch.empty(5 * 2 * 3 * 64, device=device), torch.zeros(2, dtype=torch.int32, device=device))
     config = TileConfig(block_n=64, block_k=64, split_k=5)
 
     first = skinny_gemm(x, weight, config=config, workspace=workspace)
@@ -112,7 +112,7 @@ def test_answer_goes_where_it_is_asked_to(device: str) -> None:
         ({"out": torch.ones(3, 5)}, r"out has shape \(3, 5\); expected \(3, 4\)"),
         ({"out": torch.ones(3, 4).half()}, "out is torch.float16; supported: torch.float32"),
         (
-            {"workspace": Workspace.allocate("cpu", num_partials=10), "config": CONFIGS[1]},
+            {"workspace": Workspace(torch.empty(10), torch.zeros(1, dtype=torch.int32)), "config": CONFIGS[1]},
             r"workspace.partials has 10 elements; this product and tiling need 1536",
         ),
         (

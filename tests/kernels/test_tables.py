@@ -7,7 +7,8 @@ import torch
 from swiftspec.kernels.products import Launch, TileConfig
 from swiftspec.kernels.quantised_gemm import Fp8Weight, Int4Weight, quantised_gemm
 from swiftspec.kernels.skinny_gemm import gate_up
-from swiftspec.kernels.tables import Choice, Product, dump_table, load_table, pick, table_path, tuned_config
+from swiftspec.kernels.tables import Choice, Product, load_table, pick, table_path, tuned_config
+from tools.tuning import save_table
 
 CONFIG = TileConfig(block_n=64, block_k=256, split_k=2, num_stages=2)
 CHOICES = (
@@ -18,7 +19,7 @@ CHOICES = (
 
 
 def test_a_table_is_what_was_written(tmp_path: Path) -> None:
-    (tmp_path / "gpu.json").write_text(dump_table(CHOICES))
+    save_table(CHOICES, tmp_path / "gpu.json")
     assert load_table(tmp_path / "gpu.json") == {
         Product(64, 256): (CHOICES[1], CHOICES[0]),
         Product(64, 256, "int4", gated=True): (CHOICES[2],),

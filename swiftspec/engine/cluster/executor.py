@@ -14,7 +14,7 @@ from swiftspec.engine.cluster.host import this_machine
 from swiftspec.engine.process.clocks import LeastDelay, TimedMessage
 from swiftspec.engine.process.pipes import PipeEnd
 from swiftspec.engine.process.protocol import Command, EndReport, Report, Setup, WorkerSpec
-from swiftspec.engine.process.worker_handle import Worker, WorkerLostError, as_reports
+from swiftspec.engine.process.worker_handle import Worker, WorkerLostError
 
 KEY_BYTES = 32
 _LOOK_EVERY_S = 0.05
@@ -24,7 +24,7 @@ class RemoteWorker(Worker):
     """A worker that is started as soon as `place` gives its slot a host, and its devices; reports have our times."""
 
     def __init__(self, setup: Setup, place: Callable[[], tuple[Spare, Setup] | None]) -> None:
-        super().__init__(setup)
+        self.setup = setup
         self._place = place
         self._pipe: PipeEnd | None = None
         self._delay = LeastDelay()  # of its messages
@@ -46,7 +46,7 @@ class RemoteWorker(Worker):
     def poll(self) -> bool:
         if self._pipe is None:
             self._begin()
-        return bool(self._reports) or (self._pipe is not None and self._pipe.poll())
+        return self._pipe is not None and self._pipe.poll()
 
     def _take(self) -> Sequence[Report]:
         assert self._pipe is not None, "something came"
@@ -59,7 +59,7 @@ class RemoteWorker(Worker):
         if self._has_own_clock and timed.delay_s is not None and self._delay.seconds is not None:
             # There and back took the same time, as far as is known: what differs is the clocks' difference, twice.
             self._ahead_s = (timed.delay_s - self._delay.seconds) / 2
-        return list(map(self._in_our_time, as_reports(timed.message)))
+        return list(map(self._in_our_time, timed.message))
 
     def _in_our_time(self, report: Report) -> Report:
         if not isinstance(report, EndReport):

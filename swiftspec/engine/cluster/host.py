@@ -22,7 +22,6 @@ from swiftspec.machine import free_port
 _RETRY_EVERY_S = 0.2
 _CONNECT_S = 2.0
 _LOOK_EVERY_S = 0.25  # at the fork server, while a worker is being started
-_KILLED_WITHIN_S = 5.0  # releasing gigabytes takes a while
 
 
 class Host:
@@ -121,9 +120,8 @@ class Host:
     def _end_worker(self, *, within_s: float) -> None:
         """End the slot's previous worker, which may be suspended; it has so much time to end by itself."""
         worker, self._worker = self._worker, None
-        if worker is not None and not worker.await_end(within_s=within_s):
-            worker.kill()
-            worker.await_end(within_s=_KILLED_WITHIN_S)
+        if worker is not None:
+            worker.end(within_s=within_s)
 
     def close(self) -> None:
         self._spare.close()

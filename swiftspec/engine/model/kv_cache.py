@@ -13,6 +13,7 @@ from torch import Tensor
 
 from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch
 from swiftspec.models.spec import ModelSpec
+from swiftspec.policies.effects import ForwardKind
 
 _Cache = TypeVar("_Cache")
 _KVCache = TypeVar("_KVCache", bound="KVCache")
@@ -166,18 +167,18 @@ class PendingHalf(Generic[_Forward]):
     def hold(self, batch: ForwardBatch, caches: Sequence[KVCache], forward: _Forward) -> None:
         self._pending = batch.entries, _lengths(caches), forward
 
-    def take(self, batch: ForwardBatch, caches: Sequence[KVCache]) -> _Forward:
-        """The forward that `batch` completes. ValueError unless its first half came right before."""
-        pending = self._pending
-        self.drop()
+    def take(self, batch: ForwardBatch, caches: Sequence[KVCache]) -> _Forward | None:
+        """The forward that a second half completes; of any other batch None, and what is held is given up.
+
+        ValueError unless the first half came right before.
+        """
+        pending, self._pending = self._pending, None
+        if batch.kind is not ForwardKind.SECOND_HALF:
+            return None
         if pending is None or pending[:2] != (batch.entries, _lengths(caches)):
             sequences = ", ".join(str(entry.sequence) for entry in batch.entries)
             raise ValueError(f"second half of sequences {sequences}; expected their first half right before it")
         return pending[2]
-
-    def drop(self) -> None:
-        """Give up what is held: another forward begins."""
-        self._pending = None
 
 
 def _require_range(what: str, numbers: Sequence[int], end: int) -> None:

@@ -6,6 +6,7 @@ from math import inf
 import torch
 from torch.nn import functional as F
 
+from swiftspec.devices.local import Device
 from swiftspec.engine.model.drafts.block_drafter import BlockLayers, BlockRunner, load_block_weights
 from swiftspec.engine.model.drafts.features import Features, FeatureStore, FeatureTaps
 from swiftspec.engine.model.drafts.head_layers import HeadKernels, HeadLayers
@@ -27,6 +28,7 @@ from swiftspec.policies.effects import Role
 
 Models = Mapping[Role, ModelRunner | HeadRunner | BlockRunner]
 _NONE: Mapping[Role, ModelRef] = {}
+_WARM_ROWS = 32  # larger forwards are rare, and merely slower the first time
 
 
 def load_models(
@@ -80,6 +82,24 @@ def load_models(
     library = load_library() if spec.format is Drafter.EAGLE3 and dtype == torch.float32 else None
     head = HeadKernels(spec, weights, library=library) if library else HeadLayers(spec, weights, dtype=dtype)
     return {**whole, Role.DRAFT: HeadRunner(head, caches, capacity=capacity, dtype=dtype)}
+
+
+def on_devices(kind: Device, numbers: Sequence[int]) -> str:
+    """Torch's name for a process's devices: cores, a thread for each, or the one GPU, which is current then."""
+    if kind == "cpu":
+        torch.set_num_threads(len(numbers))
+        return "cpu"
+    torch.set_num_threads(1)  # launching kernels needs one
+    torch.cuda.set_device(numbers[0])
+    return f"cuda:{numbers[0]}"
+
+
+def warm_up(models: Models) -> None:
+    """Run the usual numbers of rows. Models with threads of their own need none of torch's from then on."""
+    for model in models.values():
+        model.warm_up(_WARM_ROWS)
+    if all(model.has_own_threads for model in models.values()):
+        torch.set_num_threads(1)
 
 
 def head_of(

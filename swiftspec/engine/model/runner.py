@@ -88,7 +88,7 @@ class ModelRunner(Model):
 
     def warm_up(self, max_rows: int) -> None:
         """Run every size once: the first forward compiles its products, allocates its buffers or is captured."""
-        self._decoder.warm_up(range(1, max_rows + 1), self.caches)
+        self._decoder.warm_up(max_rows, self.caches)
 
     def forward(self, batch: ForwardBatch) -> BatchResult:
         try:

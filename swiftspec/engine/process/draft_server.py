@@ -10,15 +10,12 @@ from typing import Final
 
 import torch
 
-from swiftspec.devices.local import TREE_SLOTS, Device
 from swiftspec.engine.channel.introduction import Introduction
 from swiftspec.engine.channel.zmq_channel import Channel, Payload, RequestChannel
 from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.forward_batch import Model
-from swiftspec.engine.model.models import load_models
 from swiftspec.engine.model.sampling.sampler import Sampler
-from swiftspec.files.document import ModelRef
 from swiftspec.files.reading import brief
 from swiftspec.policies.effects import Message, ProbeReply, Role, Subtree, Verdict
 from swiftspec.policies.recovery import ServedDraft
@@ -27,7 +24,6 @@ from swiftspec.timing.timeline import COMPUTING, Span
 
 _SILENT_AFTER_S: Final = 30.0  # a target that is there after all probes, and tells the text again
 _LOOK_EVERY_S: Final = 0.25
-_WARM_ROWS: Final = 32  # larger forwards are rare, and merely slower the first time
 _GREEDY = Sampler()
 _log = logging.getLogger("swiftspec")
 
@@ -48,26 +44,6 @@ class DraftStats:
     losses: int = 0
 
 
-def load_draft(
-    draft: ModelRef, *, device: Device, devices: Sequence[int], max_context: int, num_requests: int
-) -> Model:
-    """A draft that is warm, on a GPU, or on cores that are this process's from now on. ValueError if it cannot load."""
-    if device == "cpu":
-        os.sched_setaffinity(0, set(devices))
-    torch.set_num_threads(len(devices) if device == "cpu" else 1)
-    model = load_models(
-        {Role.DRAFT: draft},
-        max_context=max_context,
-        tree_slots=TREE_SLOTS[device],
-        num_sequences=num_requests,
-        device="cpu" if device == "cpu" else f"cuda:{devices[0]}",
-    )[Role.DRAFT]
-    model.warm_up(_WARM_ROWS)
-    if model.has_own_threads:
-        torch.set_num_threads(1)
-    return model
-
-
 class DraftServer:
     """The requests of one peer. model: with as many sequences as `introduction` has requests."""
 
@@ -81,14 +57,9 @@ class DraftServer:
         self._mask_token = mask_token
         self._driver = GroupDriver(models=self._models, limits=limits, inbox=self, ended=self._note_end)
         self._free = list(range(introduction.num_requests))  # sequences
-        self._sequence_of: dict[int, int] = {}
-        self._drafts: dict[int, ServedDraft] = {}
-        self._peers: dict[int, _CountedPeer] = {}
+        self._served: dict[int, tuple[RequestPart, ServedDraft, _CountedPeer]] = {}
         self._look_at_s = 0.0
         self.stats = DraftStats()
-
-    def __len__(self) -> int:
-        return len(self._driver)
 
     def serve(self, is_over: Callable[[], bool]) -> None:
         """Draft until `is_over`, which is asked several times a second."""
@@ -97,17 +68,17 @@ class DraftServer:
         try:
             with torch.inference_mode():
                 while not is_over():
-                    was_idle = not len(self)
+                    was_idle = not len(self._driver)
                     self._channel.pump()
                     self._admit()
                     self._driver.advance()
                     self._driver.step()
-                    is_idle = not len(self)
+                    is_idle = not len(self._driver)
                     self._driver.collect_garbage(is_idle=is_idle and not was_idle)
                     if is_idle and not self._channel.knocking:
                         self.wait(None)
         finally:
-            for number in tuple(self._sequence_of):
+            for number in tuple(self._served):
                 self._driver.remove(number)
             gc.enable()
 
@@ -129,36 +100,35 @@ class DraftServer:
         now_s = time.perf_counter()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + _LOOK_EVERY_S
-            silent = [number for number, peer in self._peers.items() if now_s - peer.heard_s > _SILENT_AFTER_S]
+            served = self._served.items()
+            silent = [number for number, (*_, peer) in served if now_s - peer.heard_s > _SILENT_AFTER_S]
             for number in silent:
                 self._driver.remove(number)
 
     def _begin(self, number: int) -> None:
-        introduction = self._introduction
-        sequence = self._sequence_of[number] = self._free.pop()
-        peer = self._peers[number] = _CountedPeer(self._channel.open(number, self._payload), self.stats)
+        peer = _CountedPeer(self._channel.open(number, self._payload), self.stats)
         part = RequestPart(
             role=Role.DRAFT,
-            sequence=sequence,
+            sequence=self._free.pop(),
             models=self._models,
             peers=[peer],
             commit=lambda _: None,
             sampler=_GREEDY,
         )
         peer.spans = part.spans
-        policy = introduction.policy
-        draft = self._drafts[number] = ServedDraft(
-            policy, max_tokens=introduction.max_context, mask_token=self._mask_token
-        )
+        policy = self._introduction.policy
+        draft = ServedDraft(policy, max_tokens=self._introduction.max_context, mask_token=self._mask_token)
+        self._served[number] = part, draft, peer
         self._driver.add(number, draft.run(), part, is_elastic=policy.elastic)
 
     def _note_end(self, number: int, _spans: list[Span], _rows_asked: int, error: Exception | None) -> None:
         if error is not None:
             _log.warning("a request goes on without drafts: %s (%s)", type(error).__name__, brief(error))
         self._channel.close(number)
-        self._free.append(self._sequence_of.pop(number))
-        self.stats.requests += self._peers.pop(number).has_verdict
-        self.stats.losses += self._drafts.pop(number).num_losses
+        part, draft, peer = self._served.pop(number)
+        self._free.append(part.sequence)
+        self.stats.requests += peer.has_verdict
+        self.stats.losses += draft.num_losses
 
 
 class _CountedPeer:

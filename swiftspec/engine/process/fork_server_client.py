@@ -24,6 +24,7 @@ _KERNELS = "SWIFTSPEC_CPU_KERNELS"  # read by swiftspec.kernels.cpu_library
 _ANSWERS_WITHIN_S = 3.0  # a fork takes milliseconds; a slower fork server is replaced
 _IMPORTS_WITHIN_S = 120.0  # torch, from a slow disk
 _ENDS_WITHIN_S = 1.0
+_KILLED_WITHIN_S = 5.0  # releasing gigabytes takes a while
 _LOOK_EVERY_S = 0.05
 
 
@@ -66,7 +67,7 @@ class ForkServer:
 
     @property
     def pid(self) -> int | None:
-        return self._server.pid if self._server and self._server.is_there else None
+        return self._server.process.pid if self._server and self._server.is_there else None
 
     def close(self) -> None:
         """End the fork server; its processes have ended before, or end with their pipes."""
@@ -123,6 +124,12 @@ class ForkedProcess:
             return _is_readable(self._pidfd, within_s=within_s)
         return self.exit_code(within_s=within_s) is not None or self.has_ended
 
+    def end(self, *, within_s: float) -> None:
+        """Wait so long for it to end by itself, then kill it, and wait for its end, for a limited time."""
+        if not self.await_end(within_s=within_s):
+            self.kill()
+            self.await_end(within_s=_KILLED_WITHIN_S)
+
     def kill(self) -> None:
         """End it at once; does nothing if it has ended."""
         with suppress(ProcessLookupError):
@@ -160,14 +167,10 @@ class _Server:
             arguments = (theirs, _variables(may_compile=may_compile), started)
             self._keeper = Thread(target=_keep, args=arguments, name="swiftspec-fork-server", daemon=True)
             self._keeper.start()
-            self._process = started.result()
+            self.process = started.result()
         except (OSError, RuntimeError) as error:  # no descriptor, thread, memory or process is left
             why = getattr(error, "strerror", None) or error
             raise EngineError(f"the fork server cannot be started ({why})") from error
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def ask(self, folder: bytes, connection: int) -> ForkedProcess | None:
         """Request a process; None if the fork server has gone."""
@@ -194,7 +197,7 @@ class _Server:
         if not self.is_there or not self._unanswered:
             return
         silent_s = self._silence.look()
-        is_late = silent_s > _ANSWERS_WITHIN_S and (self._is_ready or is_stopped(self.pid))
+        is_late = silent_s > _ANSWERS_WITHIN_S and (self._is_ready or is_stopped(self.process.pid))
         if is_late or silent_s > _IMPORTS_WITHIN_S:
             self._end()
 
@@ -222,7 +225,7 @@ class _Server:
     def _end(self) -> None:
         self.is_there = False
         self._control.close()
-        self._process.kill()
+        self.process.kill()
         self._processes.clear()
         self._unanswered.clear()
 
@@ -236,7 +239,7 @@ class _Server:
             self.is_there = False
             self._control.close()
         self._keeper.join(_ENDS_WITHIN_S)
-        self._process.kill()
+        self.process.kill()
         self._keeper.join(_ENDS_WITHIN_S)
 
 

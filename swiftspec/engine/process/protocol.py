@@ -71,11 +71,6 @@ class Setup(WorkerSpec):
     curve: Curve | None = None
     silent: bool = False
 
-    @property
-    def num_threads(self) -> int:
-        """Torch's threads; launching kernels needs one."""
-        return len(self.devices) if self.device == "cpu" else 1
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generate:

@@ -50,11 +50,8 @@ class TargetSilence:
     A process that uses processor time may compute for minutes before it has a token: a long prompt, a slow model.
     """
 
-    def __init__(
-        self, clock: Callable[[], float] = time.monotonic, processor_s: Callable[[int], float] | None = None
-    ) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._silence = Silence(clock)
-        self._processor_s = processor_s or _processor_s
         self._used_s: float | None = None  # of the processes, when the silence was first found to be long
         self._has_warned = False
 
@@ -70,7 +67,7 @@ class TargetSilence:
         if self._has_warned:
             return
         if self._used_s is None:
-            self._used_s = sum(map(self._processor_s, pids))
+            self._used_s = sum(map(_processor_s, pids))
         if (why := self._reason(pids, seconds)) is not None:
             self._has_warned = True
             _log.warning("no token from the target for %.0f s: %s; waiting for it", seconds, why)
@@ -82,7 +79,7 @@ class TargetSilence:
             return None
         if not pids:
             return "on another machine, it computes or hangs"
-        used_s = sum(map(self._processor_s, pids)) - (self._used_s or 0.0)
+        used_s = sum(map(_processor_s, pids)) - (self._used_s or 0.0)
         if used_s < _LEAST_BUSY * (seconds - _STOPPED_AFTER_S):
             return "it uses hardly any processor time, as a process that hangs"
         return "it computes" if seconds > _BUSY_AFTER_S else None

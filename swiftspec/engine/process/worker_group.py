@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from swiftspec.engine.process.placement import Executor
-from swiftspec.engine.process.protocol import Cancel, EndReport, Generate, ProcessInfo, RequestReport, Setup
+from swiftspec.engine.process.protocol import Cancel, EndReport, Generate, ProcessInfo, Report, RequestReport, Setup
 from swiftspec.engine.process.timeouts import RestartBudget
 from swiftspec.engine.process.worker_handle import Worker, WorkerLostError
 from swiftspec.errors import EngineError
@@ -77,18 +77,16 @@ class WorkerGroup:
         return not self._workers and self._restarts.is_spent
 
     @property
-    def is_responsive(self) -> bool:
-        """Whether it is ready, and has ended what it was told to end: a suspended one would hold its caches."""
-        return self.is_ready and not self._cancelled
-
-    @property
     def num_open(self) -> int:
         return len(self._open)
 
     @property
     def has_room(self) -> bool:
-        """Whether it is responsive, and a request more has caches there."""
-        return self.is_responsive and self.num_open < self._setups[0].max_running
+        """Whether a request more has caches there: it is ready, and has ended what it was told to end.
+
+        One that is suspended would hold the caches of these.
+        """
+        return self.is_ready and not self._cancelled and self.num_open < self._setups[0].max_running
 
     def knows(self, number: int) -> bool:
         """Whether a request was given to these processes, even if they have finished it."""
@@ -121,8 +119,8 @@ class WorkerGroup:
     def reports(self) -> Iterator[RequestReport]:
         """Reports since the last call. ValueError or EngineError if one of its processes failed or is gone."""
         for worker in reversed(self._workers):  # if a follower is gone the leader fails, too, but as a consequence
-            while worker.poll():
-                report = self._note(worker, worker.receive())
+            for report in worker.reports():
+                self._note(worker, report)
                 if isinstance(report, RequestReport):
                     yield report
 
@@ -163,7 +161,7 @@ class WorkerGroup:
         self._ending += self._workers
         self._forget()
 
-    def _note(self, worker: Worker, report: object) -> object:
+    def _note(self, worker: Worker, report: Report) -> None:
         if isinstance(report, ProcessInfo):
             self._ready[report.rank] = replace(report, node=worker.node)
             if len(self._ready) == len(self._setups):
@@ -172,7 +170,6 @@ class WorkerGroup:
         elif isinstance(report, EndReport):
             self._open.discard(report.number)
             self._cancelled.discard(report.number)
-        return report
 
     def hang_up(self) -> None:
         for worker in self._workers:

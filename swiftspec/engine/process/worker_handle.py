@@ -2,9 +2,7 @@
 
 import logging
 import signal
-import time
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol, Self
 
 from swiftspec.engine.process.fork_server_client import ForkedProcess, ForkServer
@@ -14,8 +12,6 @@ from swiftspec.engine.process.timeouts import is_stopped
 from swiftspec.errors import EngineError
 
 ENDS_WITHIN_S = 0.2
-_KILLED_WITHIN_S = 5.0  # releasing gigabytes takes a while
-_LOOK_EVERY_S = 0.02
 _log = logging.getLogger("swiftspec")
 
 
@@ -32,29 +28,22 @@ class Worker(Protocol):
 
     setup: Setup
     node: str = ""
-    _reports: deque[Report]
-
-    def __init__(self, setup: Setup) -> None:
-        self.setup, self._reports = setup, deque()
 
     def send(self, command: Command) -> None:
         """Send a command, without waiting; does nothing if it is gone."""
 
     def poll(self) -> bool:
-        """Whether `receive` would return, or raise, at once."""
+        """Whether it has reports, or has ended."""
 
-    def receive(self) -> Report:
-        """Its next report. ValueError with its sentence if the user's input was at fault, else EngineError."""
-        while not self.poll():
-            time.sleep(_LOOK_EVERY_S)
-        if not self._reports:
-            self._reports.extend(self._take())
-        report = self._reports.popleft()
-        if isinstance(report, FailureReport):
-            if report.trace:
-                _log.error("%s\n%s", report.sentence, report.trace)
-            raise (ValueError if report.is_user_error else EngineError)(report.sentence)
-        return report
+    def reports(self) -> Iterator[Report]:
+        """Its reports so far. ValueError with its sentence if the user's input was at fault, else EngineError."""
+        while self.poll():
+            for report in self._take():
+                if isinstance(report, FailureReport):
+                    if report.trace:
+                        _log.error("%s\n%s", report.sentence, report.trace)
+                    raise (ValueError if report.is_user_error else EngineError)(report.sentence)
+                yield report
 
     def _take(self) -> Sequence[Report]:
         """The reports of its next message. WorkerLostError if it has ended without one."""
@@ -84,7 +73,7 @@ class LocalWorker(Worker):
     """A process of this machine, and the launcher's end of its pipe."""
 
     def __init__(self, setup: Setup, process: ForkedProcess, end: PipeEnd) -> None:
-        super().__init__(setup)
+        self.setup = setup
         self._process = process
         self._pipe = end
         end.send(setup)
@@ -110,11 +99,12 @@ class LocalWorker(Worker):
     def poll(self) -> bool:
         if self._process.pid is None:
             self._process.attend()
-        return bool(self._reports) or self._pipe.poll()
+        return self._pipe.poll()
 
     def _take(self) -> Sequence[Report]:
         try:
-            return as_reports(self._pipe.take())
+            reports: list[Report] = self._pipe.take()
+            return reports
         except EOFError as error:
             raise self._lost() from error
 
@@ -147,13 +137,7 @@ class LocalWorker(Worker):
 
     def close(self) -> None:
         self.hang_up()
-        if not self._process.await_end(within_s=ENDS_WITHIN_S):
-            self._process.kill()
-            self._process.await_end(within_s=_KILLED_WITHIN_S)
-
-
-def as_reports(message: Report | list[Report]) -> list[Report]:
-    return message if isinstance(message, list) else [message]
+        self._process.end(within_s=ENDS_WITHIN_S)
 
 
 def _fate(code: int | None) -> str:

@@ -18,7 +18,7 @@ from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.drafts.features import FeatureReceiver, Features, FeatureSender, FeatureStore
 from swiftspec.engine.model.forward_batch import Model
-from swiftspec.engine.model.sampling.chain_sampler import ChainSampler
+from swiftspec.engine.model.sampling.chain_sampler import ChainSampler, ProposalPayload
 from swiftspec.engine.model.sampling.rejection_sampler import RejectionSampler
 from swiftspec.engine.process.protocol import (
     Cancel,
@@ -145,7 +145,7 @@ class WorkerLoop:
                 payload = Payload(outgoing=FeatureSender(features).outgoing)
         if not isinstance(residual, ChainSampler):
             return payload
-        proposals = residual.payload()
+        proposals = ProposalPayload(residual)
         return beside_chains(Payload(proposals.outgoing, proposals.takes), payload)
 
     def _program(self, command: Generate, *, is_ratio_tested: bool) -> Program:

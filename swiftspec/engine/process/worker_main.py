@@ -21,7 +21,7 @@ from swiftspec.engine.model.drafts.features import Features, most_payload_bytes
 from swiftspec.engine.model.drafts.head_runner import HeadRunner
 from swiftspec.engine.model.forward_batch import Model
 from swiftspec.engine.model.memory import trim_memory
-from swiftspec.engine.model.models import Models, load_models, with_vocabulary
+from swiftspec.engine.model.models import Models, load_models, on_devices, warm_up, with_vocabulary
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.engine.model.sampling.chain_sampler import most_proposal_bytes
 from swiftspec.engine.model.sharded_model import ShardedModel, follow
@@ -30,8 +30,6 @@ from swiftspec.engine.process.clocks import TimedConnection
 from swiftspec.engine.process.protocol import FailureReport, ProcessInfo, Setup, cores_of
 from swiftspec.engine.process.worker_loop import WorkerLoop
 from swiftspec.policies.effects import Role
-
-_WARM_ROWS = 32  # larger ones are rare, and merely slower the first time
 
 
 def serve(connection: Connection, *, launcher: int | None = None) -> None:
@@ -60,7 +58,7 @@ def obey(connection: Connection, *, launcher: int | None = None) -> None:
         pass  # the launcher is gone
     except Exception as error:  # noqa: BLE001 - the launcher must be told, whatever it is
         with suppress(BrokenPipeError, ConnectionResetError, TimeoutError):  # it failed because the launcher is ending
-            connection.send(_failure(error, setup))
+            connection.send([_failure(error, setup)])
 
 
 def _failure(error: Exception, setup: Setup) -> FailureReport:
@@ -96,25 +94,20 @@ def _end_with_launcher(connection: Connection, launcher: int | None) -> None:
 
 
 def _serve(connection: Connection, setup: Setup) -> None:
-    torch.set_num_threads(setup.num_threads)
-    device = "cpu" if setup.device == "cpu" else f"cuda:{setup.devices[0]}"
-    if setup.device != "cpu":
-        torch.cuda.set_device(device)
+    device = on_devices(setup.device, setup.devices)
     tp_group = TPGroup.join(setup.tp_group, rank=setup.rank, size=setup.size, device=device, curve=setup.curve)
     models = _loaded(setup, tp_group, device)
     trim_memory()
     gc.disable()  # a garbage collection would make a round much longer
     gc.freeze()
-    cores = tuple(sorted(os.sched_getaffinity(0)))
-    tenant_bytes = models[Role.TARGET].tenant_bytes if Role.TARGET in models else ()
     ready = ProcessInfo(
         role=setup.role,
         group=setup.group,
         rank=setup.rank,
         pid=os.getpid(),
-        cores=cores,
+        cores=tuple(sorted(os.sched_getaffinity(0))),
         device=device,
-        tenant_bytes=tenant_bytes,
+        tenant_bytes=models[Role.TARGET].tenant_bytes if Role.TARGET in models else (),
     )
     if tp_group.is_leader:
         leading: Mapping[Role, Model] = models
@@ -130,7 +123,7 @@ def _serve(connection: Connection, setup: Setup) -> None:
         features = _features_across(models) if setup.elsewhere else ()
         _lead(connection, setup, leading, ready, features=features)
     else:
-        connection.send(ready)
+        connection.send([ready])
         with torch.inference_mode():
             follow(models, tp_group)
         connection.recv()  # the leader is gone; the launcher will notice, and hang up
@@ -147,10 +140,7 @@ def _loaded(setup: Setup, tp_group: TPGroup, device: str) -> Models:
         device=device,
         tp_group=NoOpTPGroup(tp_group) if setup.silent else tp_group,
     )
-    for model in models.values():
-        model.warm_up(_WARM_ROWS)
-    if all(model.has_own_threads for model in models.values()):
-        torch.set_num_threads(1)
+    warm_up(models)
     return models
 
 
@@ -187,6 +177,6 @@ def _lead(
             )
             for address in setup.channels
         ]
-        connection.send(ready)
+        connection.send([ready])
         with torch.inference_mode():
             WorkerLoop(connection, setup, models, channels, features).run()

@@ -41,7 +41,7 @@ def test_times_come_in_the_launchers_clock(has_own_clock: bool, shift_s: float) 
         delay_s = time.perf_counter() + AHEAD_S - command.sent_s
         done = EndReport(1, [Span(Role.DRAFT, Phase.EXPAND, Role.DRAFT, 1, 0, 5003.0, 5004.0)])
         end.send(TimedMessage([done], time.perf_counter() + AHEAD_S, delay_s))
-        report = worker.receive()
+        (report,) = worker.reports()
     assert isinstance(report, EndReport)
     (span,) = report.spans
     assert span.start_s == pytest.approx(5003.0 - shift_s, abs=0.1)
@@ -62,9 +62,9 @@ def test_a_worker_without_a_host_waits_and_takes_no_commands() -> None:
 def test_what_a_worker_says_of_its_end_is_raised() -> None:
     with ends() as (worker, end):
         assert worker.state == "on 192.0.2.1"
-        end.send(TimedMessage(FailureReport("no such model", is_user_error=True), 0.0, None))
+        end.send(TimedMessage([FailureReport("no such model", is_user_error=True)], 0.0, None))
         with pytest.raises(ValueError, match=r"^no such model$"):
-            worker.receive()
+            next(worker.reports())
         end.close()
         with pytest.raises(WorkerLostError, match=r"the draft process on 192\.0\.2\.1 ended, or its node has gone"):
-            worker.receive()
+            next(worker.reports())

@@ -199,9 +199,11 @@ def test_nothing_comes_between_the_halves_of_a_forward(load: Callable[..., Decod
 def test_static_buffers_are_captured_for_every_sequence(directory: Path) -> None:
     decoder = load_static(directory)
     caches = [decoder.new_cache(40) for _ in range(2)]
-    decoder.warm_up((1, 8), caches)
+    decoder.warm_up(8, caches)
     assert [cache.length for cache in caches] == [0, 0]
-    assert [set(cache.replays) for cache in caches] == [{(kind, size) for kind in ForwardKind for size in (1, 8)}] * 2
+    assert [set(cache.replays) for cache in caches] == [
+        {(kind, size) for kind in ForwardKind for size in (1, 2, 4, 8)}
+    ] * 2
 
 
 def test_a_prompt_beside_rows_is_padded_with_them(directory: Path) -> None:

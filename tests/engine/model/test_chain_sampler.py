@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from swiftspec.engine.model.sampling.chain_sampler import ChainSampler, most_proposal_bytes
+from swiftspec.engine.model.sampling.chain_sampler import ChainSampler, ProposalPayload, most_proposal_bytes
 from swiftspec.engine.model.sampling.output_scores import OutputScores
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.policies.effects import Role, Row, Stop, Subtree, Verdict
@@ -32,30 +32,31 @@ def test_a_draft_of_the_targets_law_is_accepted_if_its_proposals_have_come() -> 
         draft, target = ends(sampler)
         (candidates,) = draft.propose(CHAIN[:1], given[:1], 1)
         chain = Subtree.chain(2, (4, *candidates.tokens))
-        payload = draft.payload().outgoing(chain)
+        payload = ProposalPayload(draft).outgoing(chain)
         assert 0 < len(payload) <= most_proposal_bytes(VOCABULARY, 1)
-        assert target.payload().takes(chain, payload)
+        assert ProposalPayload(target).takes(chain, payload)
         assert target.choose(chain.rows(), given)[:1] == candidates.tokens
 
 
 def test_each_proposal_is_sent_once_to_each_peer_until_it_is_decided() -> None:
     draft, _ = ends()
     draft.propose(CHAIN, logits(3), 2)
-    one, other = draft.payload(), draft.payload()
+    one, other = ProposalPayload(draft), ProposalPayload(draft)
     short, long = Subtree.chain(2, (4, 5)), Subtree.chain(2, (4, 5, 6))
     sizes = [len(one.outgoing(short)), len(one.outgoing(long)), len(one.outgoing(long))]
     assert sizes[0] == 2 * sizes[1] > sizes[2] == 0
     assert len(other.outgoing(long)) == 3 * sizes[1]
     assert one.outgoing(Verdict((4,))) == one.outgoing(Stop()) == b""
     one.outgoing(Subtree.chain(9, (1, 2)))
-    assert draft.payload().outgoing(long) == b""
+    assert ProposalPayload(draft).outgoing(long) == b""
 
 
 def test_a_chain_of_another_text_has_no_proposals_here() -> None:
     draft, target = ends()
     target.prefill(Role.TARGET, (9,))
     draft.propose(CHAIN, logits(3), 1)
-    assert target.payload().takes(Subtree.chain(2, (4, 5)), draft.payload().outgoing(Subtree.chain(2, (4, 5))))
+    chain = Subtree.chain(2, (4, 5))
+    assert ProposalPayload(target).takes(chain, ProposalPayload(draft).outgoing(chain))
     rows = (Row(4, 3, 0), Row(5, 4, 0b1))
     own = Sampler(temperature=1.0, seed=3).choose(logits(2), [3, 4])
     assert target.choose(rows, logits(2)) == tuple(own)
@@ -70,7 +71,7 @@ def test_a_token_that_comes_late_counts_when_the_target_chooses_again() -> None:
         before = target.choose(CHAIN[:1], logits(1, seed=2))
         assert target.choose_again(((),)) == before
         chain = Subtree.chain(2, (4, drawn))
-        assert target.payload().takes(chain, draft.payload().outgoing(chain))
+        assert ProposalPayload(target).takes(chain, ProposalPayload(draft).outgoing(chain))
         after = target.choose_again(((drawn,),))
         found.add((before == after, after == (drawn,)))
     assert found >= {(True, True), (False, True), (False, False)}
@@ -81,9 +82,9 @@ def test_a_large_vocabulary_is_cut_to_its_likeliest_tokens() -> None:
     draft, target = ends(vocab_size=size)
     draft.propose(CHAIN[:1], logits(1, size), 1)
     chain = Subtree.chain(2, (4, 5))
-    payload = draft.payload().outgoing(chain)
+    payload = ProposalPayload(draft).outgoing(chain)
     assert len(payload) <= most_proposal_bytes(size, 1) < 8 * size
-    assert target.payload().takes(chain, payload)
+    assert ProposalPayload(target).takes(chain, payload)
     (held,) = target.held.values()
     assert np.count_nonzero(held.proposal.shares) == 4096
     assert held.proposal.shares.sum() == pytest.approx(1.0, abs=1e-5)
@@ -93,18 +94,18 @@ def test_what_no_draft_sends_is_refused() -> None:
     draft, target = ends()
     draft.propose(CHAIN, logits(3), 2)
     chain = Subtree.chain(2, (4, 5, 6))
-    payload = draft.payload().outgoing(chain)
+    payload = ProposalPayload(draft).outgoing(chain)
     wrong = [payload[:-1], payload + b"\0", payload.replace(b"\x0a\0\0\0", b"\x0b\0\0\0")]
     wrong.append(payload[:-4] + np.float32(np.nan).tobytes())
     wrong.append(payload[:-4] + np.float32(-1).tobytes())
-    assert [target.payload().takes(chain, each) for each in wrong] == [False] * len(wrong)
-    assert not target.payload().takes(Verdict((1,)), payload)
-    assert target.payload().takes(chain, b"")
+    assert [ProposalPayload(target).takes(chain, each) for each in wrong] == [False] * len(wrong)
+    assert not ProposalPayload(target).takes(Verdict((1,)), payload)
+    assert ProposalPayload(target).takes(chain, b"")
     rng = random.Random(0)
     for _ in range(500):
         bent = bytearray(payload)
         bent[rng.randrange(len(bent))] = rng.randrange(256)
-        target.payload().takes(chain, bytes(bent))  # raises nothing
+        ProposalPayload(target).takes(chain, bytes(bent))  # raises nothing
 
 
 def test_log_probs_are_of_what_was_chosen_again() -> None:

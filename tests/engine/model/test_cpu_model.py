@@ -187,7 +187,7 @@ def test_no_prompt_needs_what_was_not_made_when_the_model_was_warmed_up(director
     assert isinstance(decoder._layers, TorchTenants)
     workspaces = decoder._layers._tenants[0]._workspaces
     cache = decoder.new_cache(256)
-    decoder.warm_up(range(1, 33), (cache,))
+    decoder.warm_up(32, (cache,))
     assert cache.length == 0
     warm = set(workspaces)
     assert warm == set(PREFILL_SIZES)
@@ -237,7 +237,7 @@ def test_one_layer_has_an_empty_first_half(load: Load, tmp_path: Path) -> None:
 
 def test_warm_up_leaves_the_cache_empty(decoder: Decoder) -> None:
     cache = decoder.new_cache(8)
-    decoder.warm_up((1, 8), (cache,))
+    decoder.warm_up(8, (cache,))
     assert cache.length == 0
 
 

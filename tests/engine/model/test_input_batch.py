@@ -41,19 +41,17 @@ def test_rows_are_filled_up_with_copies_of_the_last() -> None:
 
 def test_every_view_begins_where_a_kernel_loads_sixteen_bytes() -> None:
     rows, moves = InputBatch(num_words=3, device=CPU), SlotMoves(num_slots=33, device=CPU)
-    views = [rows.lengths_2, *rows.on_device(1), moves.lengths_2, moves.slots_K]
+    views = [rows.lengths_2, *rows.on_device(1), moves.prefix_1, moves.slots_K]
     assert [view.data_ptr() % 16 for view in views] == [0] * len(views)
     assert rows.on_device(CAPTURE_SIZES[-1])[2].is_contiguous()
 
 
 def test_moves_are_padded_with_none() -> None:
     moves = SlotMoves(num_slots=5, device=CPU)
-    moves.send([3, 1, 2, 0], prefix_length=9, tree_length=4, num_verified=2)
-    moves.send([3, 1], prefix_length=9, tree_length=4, num_verified=2)
+    moves.send([3, 1, 2, 0], prefix_length=8)
+    moves.send([3, 1], prefix_length=9)
     assert moves.slots_K.tolist() == [3, 1, -1, -1, -1]
-    assert moves.lengths_2.tolist() == [9, 4]
-    assert moves.num_verified.item() == 2
-    assert moves.num_verified.shape == ()
+    assert moves.prefix_1.tolist() == [9]
 
 
 def test_candidates_survive_the_packing() -> None:

@@ -30,7 +30,7 @@ def server() -> Iterator[StoreServer]:
 
 @pytest.fixture
 def store(server: StoreServer) -> Iterator[NodeStore]:
-    with closing(NodeStore(HERE, server.port, OURS, timeout_s=5.0)) as store:
+    with closing(NodeStore(HERE, server.port, OURS)) as store:
         yield store
 
 
@@ -112,10 +112,10 @@ def test_a_recorded_connection_cannot_be_replayed() -> None:
     with (
         StoreServer(HERE, 0, OURS) as server,
         Recorder(server.port, recorded) as port,
-        closing(NodeStore(HERE, port, OURS, timeout_s=5.0)) as store,
+        closing(NodeStore(HERE, port, OURS)) as store,
     ):
         store.set("node-1", b"facts")
-    with StoreServer(HERE, 0, OURS) as again, closing(NodeStore(HERE, again.port, OURS, timeout_s=5.0)) as store:
+    with StoreServer(HERE, 0, OURS) as again, closing(NodeStore(HERE, again.port, OURS)) as store:
         with socket.create_connection((HERE, again.port)) as replay:
             for first in range(0, len(recorded), 64):
                 with suppress(OSError):

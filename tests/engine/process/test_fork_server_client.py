@@ -106,8 +106,9 @@ def test_a_start_that_comes_to_nothing_says_why(fork_server: ForkServer) -> None
     lost = LocalWorker.start(setup(role=Role.DRAFT), fork_server)
     assert fork_server.pid
     os.kill(fork_server.pid, signal.SIGKILL)
+    until(lost.poll)
     with pytest.raises(WorkerLostError, match="the draft process could not be started: the fork server") as failure:
-        lost.receive()
+        next(lost.reports())
     assert not failure.value.was_started
     lost.hang_up()
 

@@ -5,6 +5,7 @@ import torch
 
 from swiftspec.devices.local import Device, usable_device
 from swiftspec.engine.launcher import Launcher
+from swiftspec.engine.model.models import on_devices
 from swiftspec.engine.process.placement import Placement
 from swiftspec.engine.process.protocol import WorkerSpec, cores_of
 from swiftspec.files.document import ModelRef
@@ -53,9 +54,13 @@ def test_a_process_on_a_gpu_may_use_every_core() -> None:
     assert cores_of(setup()) == cores[:1]
 
 
-def test_what_launches_kernels_is_one_thread() -> None:
-    assert setup(devices=(0, 1, 2)).num_threads == 3
-    assert setup(devices=(1,), device="cuda").num_threads == 1
+def test_what_launches_kernels_is_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", told.append)
+    monkeypatch.setattr(torch.cuda, "set_device", told.append)
+    assert on_devices("cpu", (0, 1, 2)) == "cpu"
+    assert on_devices("cuda", (4,)) == "cuda:4"
+    assert told == [3, 1, 4]
 
 
 def check_gpus(groups: dict[Role, tuple[int, ...]], *, target_groups: int = 1) -> None:

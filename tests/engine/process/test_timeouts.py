@@ -39,9 +39,15 @@ def test_who_was_suspended_blames_nobody(clock: Clock) -> None:
     ],
 )
 def test_a_target_that_computes_may_be_silent_for_longer_than_one_that_is_idle(
-    clock: Clock, caplog: pytest.LogCaptureFixture, busy: float, seconds: float, said: str
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    busy: float,
+    seconds: float,
+    said: str,
 ) -> None:
-    silence = TargetSilence(clock, processor_s=lambda _: busy * clock.now_s)
+    monkeypatch.setattr("swiftspec.engine.process.timeouts._processor_s", lambda _: busy * clock.now_s)
+    silence = TargetSilence(clock)
     for _ in range(int(4 * seconds)):
         clock.now_s += 0.25
         silence.look([os.getpid()])

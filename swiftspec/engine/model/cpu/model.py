@@ -85,16 +85,15 @@ class CpuDecoder:
             feature_size=self._taps.width if self._taps else 0,
         )
 
-    def warm_up(self, row_counts: Iterable[int], caches: Sequence[KVCache]) -> None:
-        """Run these numbers of rows, and all sizes that a prompt may need, to compile products. Caches stay empty."""
-        if not self._layers.compiles_sizes:  # pages are touched and threads started, no more
-            row_counts = (max(row_counts),)
-        cache, done = caches[0], set()
-        for num_rows in row_counts:
+    def warm_up(self, max_rows: int, caches: Sequence[KVCache]) -> None:
+        """Run up to so many rows, and all sizes that a prompt may need, to compile products. Caches stay empty."""
+        # Of kernels pages are touched and threads started, no more.
+        done: Sequence[int] = range(1, max_rows + 1) if self._layers.compiles_sizes else (max_rows,)
+        cache = caches[0]
+        for num_rows in done:
             rows = tuple(Row(0, row, 0) for row in range(num_rows))
             self.forward(ForwardBatch(ForwardKind.EXACT, (Rows(0, rows),)), caches)
             cache.reset()
-            done.add(num_rows)
         longest = min(self._layers.longest_piece, cache.capacity)
         sizes = pairwise((0, *PREFILL_SIZES)) if self._layers.compiles_sizes else [(longest - 1, longest)]
         for below, size in sizes:
@@ -110,10 +109,8 @@ class CpuDecoder:
         """
         held = checked_caches(batch, caches, vocab_size=self.spec.vocab_size)
         order = self._order(held)
-        if batch.kind is ForwardKind.SECOND_HALF:
-            forward = self._halfway.take(batch, held)
-        else:
-            self._halfway.drop()
+        forward: Any = self._halfway.take(batch, held)
+        if forward is None:
             forward = self._layers.begin([self._input(batch.entries[index], held[index]) for index in order])
         if batch.kind is ForwardKind.LAYER_PARALLEL:
             self._layers.run_grouped(forward)

@@ -45,9 +45,8 @@ class _HugePages:
 
 def _mapped(num_bytes: int) -> memoryview:
     area = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel built without them
-            area.madvise(mmap.MADV_HUGEPAGE)
+    with suppress(OSError):  # a kernel built without them
+        area.madvise(mmap.MADV_HUGEPAGE)
     return memoryview(area)
 
 

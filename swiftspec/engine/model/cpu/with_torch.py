@@ -132,6 +132,17 @@ class DecoderLayers:
             )
         return parts
 
+    def _read_out(self, residual: Tensor, inputs: Sequence[SequenceInput]) -> Tensor:
+        """What the head reads: the rows that are to have logits, normalised."""
+        if any(sequence.ancestors is None for sequence in inputs):
+            rows: list[int] = []
+            end = 0
+            for sequence in inputs:
+                end += len(sequence.tokens)
+                rows += range(end - sequence.num_logits, end)
+            residual = residual.index_select(0, torch.tensor(rows))
+        return self._unit(residual).to(self._dtype)
+
     def _attended(self, layer: Layer, rows: Tensor, turns: Tensor, parts: Sequence[SequencePart]) -> Tensor:
         """A layer's attention of rows of length one, this rank's part of it."""
         self._project(layer, rows, turns)
@@ -219,10 +230,7 @@ class TorchLayers(DecoderLayers):
 
     @torch.inference_mode()
     def logits(self, forward: _Forward) -> Tensor:
-        hidden = self._unit(forward.residual)
-        if any(sequence.ancestors is None for sequence in forward.inputs):
-            hidden = hidden.index_select(0, torch.tensor(rows_with_logits(forward.inputs)))
-        return self._head(hidden.to(self._dtype))
+        return self._head(self._read_out(forward.residual, forward.inputs))
 
     def routes(self) -> Tensor | None:
         chosen = [layer.feed.chosen[: self._num_rows] for layer in self._layers if isinstance(layer.feed, Experts)]
@@ -292,12 +300,3 @@ class TorchTenants:
     def routes(self) -> Tensor | None:
         """Experts [layers, R, active] of the last forward's rows; None without experts, which a model alone has."""
         return self._tenants[0].routes()
-
-
-def rows_with_logits(inputs: Iterable[SequenceInput]) -> list[int]:
-    rows: list[int] = []
-    end = 0
-    for sequence in inputs:
-        end += len(sequence.tokens)
-        rows += range(end - sequence.num_logits, end)
-    return rows

@@ -117,13 +117,11 @@ def _context_weight(weights: Mapping[str, Tensor], shape: ModelSpec) -> Tensor:
 
 @dataclass(slots=True)
 class _Sequence:
-    """A sequence: keys and values of the tokens read so far, the target's cache, and the draft's own counts."""
+    """A sequence: keys and values of the tokens read so far, with counts of all tokens, and the target's cache."""
 
     own: KVCache
     target: Features
     num_read: int = 0
-    prefix_length: int = 0
-    tree_length: int = 0
 
 
 class _Block(NamedTuple):
@@ -170,24 +168,25 @@ class BlockRunner(Model):
                 self._block(entry, held)
 
     def keep(self, sequence: int, slots: Sequence[int], num_verified: int) -> None:
-        held = cache_of(sequence, self._sequences)
-        held.prefix_length += num_verified
-        held.tree_length = len(slots) - num_verified
+        own = cache_of(sequence, self._sequences).own
+        own.prefix_length += num_verified
+        own.tree_length = len(slots) - num_verified
 
     def reset(self, sequence: int, _tenant: int = 0, /) -> None:
         """Forget every token of a sequence; all tenants of a target share the drafter."""
         held = cache_of(sequence, self._sequences)
-        held.num_read = held.prefix_length = held.tree_length = 0
+        held.own.reset()
+        held.num_read = 0
 
     def _logits(self, entry: Entry) -> Tensor:
         held = cache_of(entry.sequence, self._sequences)
         if isinstance(entry, Chunk):
-            held.prefix_length += len(entry.tokens)
+            held.own.extend_prefix(len(entry.tokens))
             return torch.zeros(entry.num_logits, self.vocab_size)
         block = self._block(entry, held)
         self._read(held, block.position)
         tokens = [block.token, *[self._mask_token] * (self._block_size - 1)]
-        held.tree_length += len(entry.rows)
+        held.own.extend_tree(len(entry.rows))
         answers = self._layers.forward(tokens, held.own, first=block.position)[1:]
         last = len(answers) - 1
         return answers[[0] * block.num_before + [min(number, last) for number in range(block.num_masks + 1)]]
@@ -197,10 +196,10 @@ class BlockRunner(Model):
 
         Masks are those at the end. A text that itself ends with the mask costs a guess, no more.
         """
-        first = held.prefix_length + held.tree_length
+        first = held.own.length
         last = max((i for i, row in enumerate(entry.rows) if row.token != self._mask_token), default=0)
         is_chain = all(
-            row.position == first + index and row.ancestors == (1 << held.tree_length + index) - 1
+            row.position == first + index and row.ancestors == (1 << held.own.tree_length + index) - 1
             for index, row in enumerate(entry.rows)
         )
         if not is_chain:

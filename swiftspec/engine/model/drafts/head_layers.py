@@ -18,7 +18,7 @@ from swiftspec.engine.model.cpu.attention import SequenceInput
 from swiftspec.engine.model.cpu.kernels import KEY_BLOCK, Workspace
 from swiftspec.engine.model.cpu.layers import Linear, build_head, build_layer
 from swiftspec.engine.model.cpu.packing import PackedModel, Packer
-from swiftspec.engine.model.cpu.with_torch import DecoderLayers, rows_with_logits
+from swiftspec.engine.model.cpu.with_torch import DecoderLayers
 from swiftspec.engine.model.drafts.head_weights import LAYER
 from swiftspec.engine.model.rope import rotations
 from swiftspec.engine.model.weights.loader import LoadedModel, SharedWeights
@@ -90,9 +90,7 @@ class HeadLayers(DecoderLayers):
 
     def logits(self, inputs: Sequence[SequenceInput], hidden: Tensor) -> Tensor:
         """Logits in fp32 of the tokens that it can propose, [rows that are to have them, draft vocabulary]."""
-        if any(sequence.ancestors is None for sequence in inputs):
-            hidden = hidden.index_select(0, torch.tensor(rows_with_logits(inputs)))
-        return self._head(self._unit(hidden).to(self._dtype)).float()
+        return self._head(self._read_out(hidden, inputs)).float()
 
 
 class HeadKernels:

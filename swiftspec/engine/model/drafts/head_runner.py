@@ -8,7 +8,6 @@ heads have no row for it.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -33,10 +32,6 @@ class _Sequence:
     target: Features
     num_verified: int = 0  # tokens; the first one has no slot, unless it was a row
 
-    @property
-    def num_known(self) -> int:
-        return self.target.prefix_length
-
 
 class _Input(NamedTuple):
     """Rows of one sequence. sources: position of a feature, `~slot` of an own hidden state, or None for nothing."""
@@ -58,16 +53,11 @@ class HeadRunner(Model):
         spec = layers.spec.layer
         self.has_own_threads = layers.has_own_threads
         self.vocab_size = spec.vocab_size
-        new_cache = partial(
-            KVCache,
-            spec,
-            capacity=capacity,
-            dtype=dtype,
-            key_block=layers.key_block,
-            feature_size=spec.hidden_size,
-        )
-        self._sequences = [_Sequence(new_cache(), cache) for cache in target]
-        self._caches = [sequence.own for sequence in self._sequences]
+        self._caches = [
+            KVCache(spec, capacity=capacity, dtype=dtype, key_block=layers.key_block, feature_size=spec.hidden_size)
+            for _ in target
+        ]
+        self._sequences = list(map(_Sequence, self._caches, target))
         self.target = target
 
     def warm_up(self, max_rows: int) -> None:
@@ -163,7 +153,7 @@ def _sources(sequence: _Sequence, rows: Sequence[Row]) -> list[int | None]:
     sources: list[int | None] = []
     for index, row in enumerate(rows):
         parent = (row.ancestors & ((1 << tree_length + index) - 1)).bit_length() - 1
-        if 0 < row.position <= sequence.num_known:
+        if 0 < row.position <= sequence.target.prefix_length:
             sources.append(row.position - 1)
         elif parent >= tree_length:
             sources.append(sources[parent - tree_length])
@@ -178,10 +168,11 @@ def _pieces(sequence: _Sequence, chunk: Chunk) -> list[_Input]:
     """A chunk in pieces of at most `PREFILL_CHUNK` tokens, of which the first piece may be empty."""
     first, tokens = sequence.num_verified, chunk.tokens
     sequence.num_verified += len(tokens)
-    if sequence.num_verified - 1 > sequence.num_known:
+    num_known = sequence.target.prefix_length
+    if sequence.num_verified - 1 > num_known:
         raise ValueError(
             f"sequence {chunk.sequence}: a token at position {sequence.num_verified - 1} follows the "
-            f"{sequence.num_known} that the target has verified"
+            f"{num_known} that the target has verified"
         )
     if first == 0:
         first, tokens = 1, tokens[1:]

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.model.gpu.cuda_graph import GraphPool, Replay
 from swiftspec.engine.model.gpu.layers import ForwardState
 from swiftspec.engine.model.gpu.ops import Ops
@@ -115,16 +116,14 @@ class SlotMoves(_Staging):
     """Tree slots to keep."""
 
     def __init__(self, *, num_slots: int, device: torch.device) -> None:
-        super().__init__({"lengths": 2, "num_verified": 1, "slots": num_slots}, device)
-        self.lengths_2: Tensor = self._views["lengths"]
-        self.num_verified: Tensor = self._views["num_verified"][0]
+        super().__init__({"prefix": 1, "slots": num_slots}, device)
+        self.prefix_1: Tensor = self._views["prefix"]
         self.slots_K: Tensor = self._views["slots"]
 
-    def send(self, slots: Sequence[int], *, prefix_length: int, tree_length: int, num_verified: int) -> None:
+    def send(self, slots: Sequence[int], *, prefix_length: int) -> None:
         """Send to the device, padded with -1."""
         parts = self._writable()
-        parts["lengths"][:] = prefix_length, tree_length
-        parts["num_verified"][:] = num_verified
+        parts["prefix"][:] = prefix_length
         parts["slots"][: len(slots)] = slots
         parts["slots"][len(slots) :] = -1
         self._send()
@@ -145,10 +144,9 @@ class GpuKVCache(KVCache):
     def __init__(
         self, spec: ModelSpec, *, capacity: int, tree_slots: int, dtype: torch.dtype, pool: GraphPool, ops: Ops
     ) -> None:
-        limit = ops.most_tree_slots
-        if tree_slots < 1 or (limit is not None and tree_slots > limit):
-            expected = "at least one" if limit is None else f"1 to {limit}, which the kernels' masks hold"
-            raise ValueError(f"tree_slots is {tree_slots}; expected {expected}")
+        most = TREE_SLOTS["cuda"]
+        if not 1 <= tree_slots <= most:
+            raise ValueError(f"tree_slots is {tree_slots}; expected 1 to {most}, which the kernels' masks hold")
         num_words = -(-tree_slots // _WORD_BITS)
         # Zeros, in spare slots too: masks multiply, so a hidden value must not be a NaN.
         spare = max(num_words * _WORD_BITS, CAPTURE_SIZES[-1])
@@ -158,18 +156,10 @@ class GpuKVCache(KVCache):
         self.rows = InputBatch(num_words=num_words, device=pool.device)
         self.replays: dict[tuple[ForwardKind, int], Replay[ForwardState]] = {}
         self.candidates: dict[tuple[ForwardKind, int, int], Replay[Tensor]] = {}
-        moves = SlotMoves(num_slots=self.tree_slots, device=pool.device)
-        self._moves = moves
-        self._mover = Replay(
-            lambda: ops.keep_slots(self.data, moves.slots_K, moves.lengths_2, moves.num_verified), pool
-        )
+        self._moves = moves = SlotMoves(num_slots=self.tree_slots, device=pool.device)
+        self._mover = Replay(lambda: ops.keep_slots(self.data, moves.slots_K, moves.prefix_1), pool)
         self._move((), 0)  # captured while there is nothing to move, because capturing runs it more than once
 
     def _move(self, slots: Sequence[int], first: int) -> None:
-        self._moves.send(
-            [*range(first), *slots],
-            prefix_length=self.prefix_length,
-            tree_length=self.tree_length,
-            num_verified=0,  # the next forward sends the length of the prefix
-        )
+        self._moves.send([*range(first), *slots], prefix_length=self.prefix_length)
         self._mover()

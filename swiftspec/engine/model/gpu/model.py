@@ -5,7 +5,7 @@ The same methods and logits as `CpuDecoder`. On a CPU the same steps run in plai
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -126,9 +126,9 @@ class GpuDecoder:
             ops=self._ops,
         )
 
-    def warm_up(self, row_counts: Iterable[int], caches: Sequence[Any]) -> None:
-        """Run every kind of forward in these rows' capture sizes, which captures it; the `caches` stay empty."""
-        sizes = sorted({capture_size_of(num_rows) for num_rows in row_counts})
+    def warm_up(self, max_rows: int, caches: Sequence[Any]) -> None:
+        """Run every kind of forward in the capture sizes of up to so many rows; the `caches` stay empty."""
+        sizes = sorted({capture_size_of(num_rows) for num_rows in range(1, max_rows + 1)})
         for sequence, cache in enumerate(caches):
             for num_rows in sizes:
                 if num_rows > min(cache.tree_slots, cache.capacity):
@@ -146,10 +146,7 @@ class GpuDecoder:
         Entries are computed one after the other: a captured graph holds the addresses of one cache.
         """
         held = self._checked(batch, caches)
-        begun: Sequence[_Half | None] = [None] * len(held)
-        if batch.kind is ForwardKind.SECOND_HALF:
-            begun = self._halfway.take(batch, held)
-        self._halfway.drop()
+        begun: Sequence[_Half | None] = self._halfway.take(batch, held) or [None] * len(held)
         answers = [self._answer(batch, *each) for each in zip(batch.entries, held, begun, strict=True)]
         if batch.kind is ForwardKind.FIRST_HALF:
             self._halfway.hold(batch, held, [answer.half for answer in answers if answer.half])

@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.model.gpu.weights import Quantised
 from swiftspec.engine.parallel.tp_group import TPGroup
 
@@ -29,7 +28,7 @@ class Ops:
     weight, updates are partial sums: that group's `rms_norm` first sums them over the ranks; nothing else differs.
 
     tree_attention_workspace: returns the `workspace` of `tree_attention`, given the most rows, and the heads and keys
-    of a layer. most_tree_slots: tree slots that `tree_attention` can mask. No row sees the slots after these.
+    of a layer.
     """
 
     rms_norm: Callable[..., Tensor]
@@ -43,7 +42,6 @@ class Ops:
     tree_attention_workspace: Callable[..., Tensor | None]
     keep_slots: Callable[..., None]
     top_candidates: Callable[..., tuple[Tensor, Tensor]]
-    most_tree_slots: int | None
 
 
 @cache
@@ -51,6 +49,7 @@ def reference_ops() -> Ops:
     """The kernels' references in plain torch: they run on any device, and a CUDA graph can capture them."""
     from swiftspec.kernels.experts import experts_reference
     from swiftspec.kernels.keep_slots import keep_slots_reference
+    from swiftspec.kernels.rms_norm import rms_norm_reference
     from swiftspec.kernels.rope_kv_write import rope_kv_write_reference
     from swiftspec.kernels.route import route_reference
     from swiftspec.kernels.top_candidates import top_candidates_reference
@@ -61,7 +60,7 @@ def reference_ops() -> Ops:
         return tree_attention_reference(*args, **masks, scale=scale)
 
     return Ops(
-        rms_norm=_rms_norm,
+        rms_norm=rms_norm_reference,
         **{**PRODUCTS, "experts": experts_reference},
         route=route_reference,
         rope_kv_write=rope_kv_write_reference,
@@ -69,7 +68,6 @@ def reference_ops() -> Ops:
         tree_attention_workspace=lambda *_: None,
         keep_slots=keep_slots_reference,
         top_candidates=top_candidates_reference,
-        most_tree_slots=None,
     )
 
 
@@ -88,8 +86,7 @@ def triton_ops(*, pdl: bool) -> Ops:
 
     kernels = (rms_norm, linear, quantised_gemm, gate_up, route, experts, rope_kv_write, tree_attention, keep_slots)
     by_name: dict[str, Any] = {kernel.__name__: partial(kernel, pdl=pdl) for kernel in (*kernels, top_candidates)}
-    workspace = tree_attention_workspace
-    return Ops(**by_name, tree_attention_workspace=workspace, most_tree_slots=TREE_SLOTS["cuda"])
+    return Ops(**by_name, tree_attention_workspace=tree_attention_workspace)
 
 
 def ops_for(device: torch.device) -> Ops:
@@ -109,27 +106,19 @@ def joined_ops(ops: Ops, tp_group: TPGroup, *, hidden: int, dtype: torch.dtype, 
     """
     if tp_group.size == 1:
         return ops
-    reduce = None
+    exchange = None
     if device.type == "cuda":
-        from swiftspec.kernels.all_reduce import AllReduce
+        from swiftspec.kernels.all_reduce import all_reduce, connect
 
-        reduce = AllReduce.connect(tp_group.group, hidden=hidden, dtype=dtype, device=device)
+        exchange = connect(tp_group.group, hidden=hidden, dtype=dtype, device=device)
 
     def rms_norm(residual_RH: Tensor, update_RH: Tensor | None, weight_H: Tensor, *, eps: float) -> Tensor:
-        if update_RH is not None and reduce is not None:
-            return reduce(update_RH, residual_RH, weight_H, eps=eps)
+        if update_RH is not None and exchange is not None and len(update_RH) <= exchange.max_rows:
+            return all_reduce(update_RH, residual_RH, weight_H, exchange, eps=eps)
         total = None if update_RH is None else tp_group.all_reduce(update_RH)
         return ops.rms_norm(residual_RH, total, weight_H, eps=eps)
 
     return dataclasses.replace(ops, rms_norm=rms_norm)
-
-
-def _rms_norm(residual_RH: Tensor, update_RH: Tensor | None, weight_H: Tensor, *, eps: float) -> Tensor:
-    from swiftspec.kernels.rms_norm import rms_norm_reference
-
-    total_RH, normed_RH = rms_norm_reference(residual_RH, update_RH, weight_H, eps=eps)
-    residual_RH.copy_(total_RH)
-    return normed_RH
 
 
 def _gate_up(x_RK: Tensor, weight_NK: Tensor) -> Tensor:

@@ -131,10 +131,6 @@ class ChainSampler:
     def forget_before(self, position: int) -> None:
         self.held = {path: held for path, held in self.held.items() if held.position >= position}
 
-    def payload(self) -> "ProposalPayload":
-        """What goes beside the messages to one peer, or comes from it."""
-        return ProposalPayload(self)
-
 
 class ProposalPayload:
     """Proposals beside a draft's chains, to one peer."""

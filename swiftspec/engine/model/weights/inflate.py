@@ -139,9 +139,8 @@ def _expand(name: str, original: Tensor, shape: tuple[int, ...], generator: torc
         return original.clone()
     corner = tuple(slice(size) for size in original.shape)
     if name.endswith(("layernorm.weight", "model.norm.weight")):
-        result = _random(name, shape, generator)
         original = original * math.sqrt(original.shape[0] / shape[0])
-    elif name.endswith((*_OUTPUTS, "embed_tokens.weight")):
+    if name.endswith((*_OUTPUTS, "embed_tokens.weight")):
         # Rows would write to the added dimensions; columns would let added heads and neurons reach the output.
         result = torch.zeros(shape, device=generator.device)
     else:
