@@ -108,10 +108,8 @@ def server_of(run: ServedPrediction, here: EngineHere, *, folder: Path, stages: 
     name, length = run.candidate.policy, run.candidate.build().target_rows - 1
     plan = run.planned.plan.model_copy(update={"chosen": run.candidate, "alternatives": ()})
     exported = export_plan(plan, here.engine, address=f"ipc://{folder / name}.draft")
-    with ExitStack() as stack:
-        with stages(f"start {name}") as progress:
-            target, log = model_argument(plan.target.model, here.engine), folder / f"{name}.log"
-            server = stack.enter_context(here.server(exported, target=target, log=log, progress=progress))
+    target, log = model_argument(plan.target.model, here.engine), folder / f"{name}.log"
+    with here.server(exported, target=target, log=log, stage=f"start {name}", stages=stages) as server:
         drafting = Drafting.DRAFT if run.levels else Drafting.LOOKUP if length else Drafting.PLAIN
         yield probed_server(server.url, drafting, lengths=lambda _: length, cores=here.cores(server))
 

@@ -15,7 +15,7 @@ from swiftspec.cli.outputs import check_files, draw, write_json
 from swiftspec.cli.plan_flags import compared_clients, deployment_of, parsed_jobs, price_of
 from swiftspec.cli.sections import show
 from swiftspec.cli.verbs.plans import PlanFlags
-from swiftspec.models import known_model, model_names
+from swiftspec.planner.drafts.named import fitting_drafts
 from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.policies import Layout, policy_class, policy_names
 from swiftspec.policies.effects import Role
@@ -83,17 +83,9 @@ def recorded_draft(drafts: Sequence[str], policy: str | None, profile: Path) -> 
 
 def _unused_draft(target: str, policy: str | None) -> str:
     _check_unused(policy)
-    planned = PlannedModel.of(Role.TARGET, target)
-    fitting = [
-        name
-        for name in model_names()
-        if planned.vocabulary in (None, known_model(name).vocabulary)
-        and known_model(name).spec.vocab_size == planned.spec.vocab_size
-        and known_model(name).spec.num_parameters < planned.spec.num_parameters
-    ]
-    if not fitting:
+    if not (fitting := fitting_drafts(PlannedModel.of(Role.TARGET, target))):
         raise ValueError(f"--draft is missing, and no model known by name can be a draft for {target}")
-    return min(fitting, key=lambda name: known_model(name).spec.num_parameters)
+    return fitting[0]
 
 
 def _check_unused(policy: str | None) -> None:

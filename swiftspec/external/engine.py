@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence, Set
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from swiftspec.export.command import Command, Export, local_arguments
 from swiftspec.external.server import RunningServer, ServerCommand, draft_server, started
 from swiftspec.files.writing import write_output
 from swiftspec.machine import free_port
-from swiftspec.progress import Progress
+from swiftspec.progress import Stages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +35,15 @@ class EngineHere:
         *,
         target: str,
         log: Path,
-        progress: Progress,
+        stage: str,
+        stages: Stages,
         port: int | None = None,
     ) -> Iterator[RunningServer]:
         """A server that serves within the context.
 
         written: its command as it is exported; a draft server that it names is started before it. target: the model
-        that it names. log: its files are written beside it. port: a free one if not given.
+        that it names. log: its files are written beside it. stage: its start, of `stages`. port: a free one if not
+        given.
 
         ServerError: if it does not start.
         """
@@ -65,9 +67,9 @@ class EngineHere:
             name=self.engine.full_name, arguments=local, url=url, environment={**unset, **written.environment}
         )
         drafting = written.draft_server if isinstance(written, Export) else ()
-        with (
-            draft_server(drafting, log=log.with_suffix(".draft.log")) as check,
-            started(command, log=log, timeout_s=self.start_s, progress=progress) as server,
-        ):
+        with ExitStack() as stack:
+            with stages(stage) as progress:
+                check = stack.enter_context(draft_server(drafting, log=log.with_suffix(".draft.log")))
+                server = stack.enter_context(started(command, log=log, timeout_s=self.start_s, progress=progress))
             check()
             yield server
