@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 
 _PUBLISHED = "published"
 _OF_A_SEARCH = ("out", "profile", "inflate", "limit", "fleet", "objective", "policy", "split")
-_NO_DRAFT = (
-    "--draft is missing; only --policy autoregressive, --policy prompt_lookup and --policy suffix_decoding can be "
-    "planned without one"
-)
-
 
 # A plan for each draft, or the reason that there is none.
 Drafts = Mapping[str, Planned | ValueError]
@@ -90,7 +85,10 @@ def _unused_draft(target: str, policy: str | None) -> str:
 
 def _check_unused(policy: str | None) -> None:
     if policy not in policy_names() or policy_class(policy).layout is not Layout.TARGET_ONLY:
-        raise ValueError(_NO_DRAFT)
+        raise ValueError(
+            "--draft is missing; only --policy autoregressive, --policy prompt_lookup and --policy suffix_decoding can "
+            "be planned without one"
+        )
 
 
 def best_draft(drafts: Drafts) -> Planned:

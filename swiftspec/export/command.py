@@ -22,8 +22,6 @@ from swiftspec.policies.lookup.prompt_lookup import PromptLookup
 from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 from swiftspec.policies.trees.eagle2 import Eagle2Tree
 
-_FP8 = "Weights in fp8: {engine} reads them from the checkpoint; name one in fp8 in place of {model}."
-
 
 class Export(Facts):
     """Command line of a server of another engine.
@@ -316,7 +314,8 @@ def local_arguments(
 def _unquantised(engine: Engine, words: CommandWords, served: ServerSettings) -> Iterator[str]:
     for role, model in ((Role.TARGET, served.target), (Role.DRAFT, served.draft)):
         if model is not None and served.quantisation.get(role) == "fp8" and not words.quantises:
-            yield _FP8.format(engine=engine.full_name, model=model)
+            name = engine.full_name
+            yield f"Weights in fp8: {name} reads them from the checkpoint; name one in fp8 in place of {model}."
 
 
 def _filled(words: Words, values: Mapping[Value, object]) -> dict[str, Any]:

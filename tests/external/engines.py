@@ -263,7 +263,7 @@ def _faults_of_a_server(python: Path, target: Path, pair: Sequence[str], folder:
         for name, arguments, sentence, dies in (
             ("no key", ["--url", server.url, *pair], "401", None),
             ("another model", [*keyed, *other], "serves .*target", None),
-            ("it dies half way", [*keyed, *pair], "a request failed|no answer", server.pid),
+            ("it dies half way", [*keyed, *pair], "a request failed|no answer", server.group.pid),
         ):
             if not _refused(name, arguments, sentence, dies=dies):
                 wrong.append(name)
