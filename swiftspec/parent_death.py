@@ -1,7 +1,5 @@
 """Signals from the kernel when a parent process ends: the only way to reach a stopped child. Linux only."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -18,7 +18,6 @@ from swiftspec.artifacts.report import Report
 from swiftspec.artifacts.workload import Workload
 from swiftspec.errors import FieldError
 from swiftspec.files.document import Origin
-from swiftspec.policies import Request
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Stages, silent, time_limit
 from swiftspec.scheduler.controls.named import control_under
@@ -137,7 +136,7 @@ def validate_load(
     options = options.on(planned.profile.device)
     workload = workload if isinstance(workload, Workload) else Workload.load(Path(workload))
     if url is None:
-        from swiftspec.validation.load import load_requests
+        from swiftspec.validation.load import engine_for_load, load_requests
 
         candidates = planned.plan.select(policies)
         requests = load_requests(planned.plan, workload, read_texts(prompts, limit), seed=seed)
@@ -149,7 +148,14 @@ def validate_load(
     for candidate in candidates:
         predicted = simulated(planned, policy=candidate.policy)
         if url is None:
-            served: MeasuredLoad = _measured(planned.plan, candidate, workload, requests, options, stages)
+            control = control_under(options.control, candidate.control)
+            with (
+                stages("validate") as progress,
+                engine_for_load(
+                    planned.plan, candidate, workload, requests, options=options, control=control, progress=progress
+                ) as engine,
+            ):
+                served: MeasuredLoad = engine.serve(workload, requests, progress=progress)
         else:
             _, served = send(url, workload, prompts, api_key=api_key, seed=seed, limit=limit, stages=stages)
         loads.append(_compared(planned, candidate, predicted, served, simulated))
@@ -176,37 +182,6 @@ def _policy_of_server(plan: Plan, policies: Sequence[str] | None, url: str) -> C
     if policies is not None and len(policies) != 1:
         raise ValueError(f"--policies is {','.join(policies)}; a server runs one, expected its name")
     return candidate_of(plan, policies[0] if policies else None)
-
-
-def _measured(
-    plan: Plan,
-    candidate: Candidate,
-    workload: Workload,
-    requests: Sequence[Request],
-    options: LoadOptions,
-    stages: Stages,
-) -> MeasuredLoad:
-    """One policy on an engine of its own."""
-    from swiftspec.simulator.setup import Setup
-    from swiftspec.validation.load import engine_for_load
-
-    admission, batch = Setup.of(candidate).limits(options)
-    control = control_under(options.control, candidate.control)
-    with (
-        stages("validate") as progress,
-        engine_for_load(
-            plan,
-            candidate,
-            workload,
-            requests,
-            admission=admission,
-            batch=batch,
-            control=control,
-            replicas=options.replicas,
-            progress=progress,
-        ) as engine,
-    ):
-        return engine.serve(workload, requests, progress=progress)
 
 
 def _compared(

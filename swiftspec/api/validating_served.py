@@ -1,7 +1,5 @@
 """Validation of a plan on the engine that it was made for, whose servers this machine starts."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -9,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from swiftspec.api.inputs import Prompts, read_priced
 from swiftspec.api.load_testing import send
@@ -22,6 +19,7 @@ from swiftspec.engines.words import Method
 from swiftspec.errors import FieldError
 from swiftspec.export import export_plan
 from swiftspec.export.nearest import model_argument
+from swiftspec.external.engine import EngineHere
 from swiftspec.files.document import Origin
 from swiftspec.planner.under_load.measured_engine import MeasuredEngine
 from swiftspec.profiler.served.core_pace import watched
@@ -29,9 +27,6 @@ from swiftspec.profiler.served.engine_profile import probed_server
 from swiftspec.profiler.served.probes import Drafting, Probe, ProbedServer
 from swiftspec.progress import Stages, silent
 from swiftspec.validation.served import DraftCounts, ServedPrediction
-
-if TYPE_CHECKING:
-    from swiftspec.external.engine import EngineHere
 
 _PROBED, _PROMPT, _STEPS = 4, 64, 16  # requests at once at most, tokens of their prompts, and steps of a look
 
@@ -108,10 +103,8 @@ def server_of(run: ServedPrediction, here: EngineHere, *, folder: Path, stages: 
     name, length = run.candidate.policy, run.candidate.build().target_rows - 1
     plan = run.planned.plan.model_copy(update={"chosen": run.candidate, "alternatives": ()})
     exported = export_plan(plan, here.engine, address=f"ipc://{folder / name}.draft")
-    with ExitStack() as stack:
-        with stages(f"start {name}") as progress:
-            target, log = model_argument(plan.target.model, here.engine), folder / f"{name}.log"
-            server = stack.enter_context(here.server(exported, target=target, log=log, progress=progress))
+    target, log = model_argument(plan.target.model, here.engine), folder / f"{name}.log"
+    with here.server(exported, target=target, log=log, stage=f"start {name}", stages=stages) as server:
         drafting = Drafting.DRAFT if run.levels else Drafting.LOOKUP if length else Drafting.PLAIN
         yield probed_server(server.url, drafting, lengths=lambda _: length, cores=here.cores(server))
 

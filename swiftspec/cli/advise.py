@@ -1,7 +1,5 @@
 """`swiftspec advise`: what to change in a server that runs."""
 
-from __future__ import annotations
-
 from swiftspec.api.advising import ServerReadings, read_server
 from swiftspec.api.advising import advise as advice_for
 from swiftspec.artifacts.advice import Advice

@@ -15,7 +15,7 @@ from swiftspec.cli.outputs import check_files, draw, write_json
 from swiftspec.cli.plan_flags import compared_clients, deployment_of, parsed_jobs, price_of
 from swiftspec.cli.sections import show
 from swiftspec.cli.verbs.plans import PlanFlags
-from swiftspec.models import known_model, model_names
+from swiftspec.planner.drafts.named import fitting_drafts
 from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.policies import Layout, policy_class, policy_names
 from swiftspec.policies.effects import Role
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 
 _PUBLISHED = "published"
 _OF_A_SEARCH = ("out", "profile", "inflate", "limit", "fleet", "objective", "policy", "split")
-_NO_DRAFT = (
-    "--draft is missing; only --policy autoregressive, --policy prompt_lookup and --policy suffix_decoding can be "
-    "planned without one"
-)
-
 
 # A plan for each draft, or the reason that there is none.
 Drafts = Mapping[str, Planned | ValueError]
@@ -83,22 +78,17 @@ def recorded_draft(drafts: Sequence[str], policy: str | None, profile: Path) -> 
 
 def _unused_draft(target: str, policy: str | None) -> str:
     _check_unused(policy)
-    planned = PlannedModel.of(Role.TARGET, target)
-    fitting = [
-        name
-        for name in model_names()
-        if planned.vocabulary in (None, known_model(name).vocabulary)
-        and known_model(name).spec.vocab_size == planned.spec.vocab_size
-        and known_model(name).spec.num_parameters < planned.spec.num_parameters
-    ]
-    if not fitting:
+    if not (fitting := fitting_drafts(PlannedModel.of(Role.TARGET, target))):
         raise ValueError(f"--draft is missing, and no model known by name can be a draft for {target}")
-    return min(fitting, key=lambda name: known_model(name).spec.num_parameters)
+    return fitting[0]
 
 
 def _check_unused(policy: str | None) -> None:
     if policy not in policy_names() or policy_class(policy).layout is not Layout.TARGET_ONLY:
-        raise ValueError(_NO_DRAFT)
+        raise ValueError(
+            "--draft is missing; only --policy autoregressive, --policy prompt_lookup and --policy suffix_decoding can "
+            "be planned without one"
+        )
 
 
 def best_draft(drafts: Drafts) -> Planned:

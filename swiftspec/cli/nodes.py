@@ -9,6 +9,7 @@ from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs
 from swiftspec.cli.verbs.plans import RunFlags
+from swiftspec.engine.process.interrupts import interrupts_noted
 
 if TYPE_CHECKING:
     from swiftspec.devices.local import Device
@@ -32,8 +33,6 @@ def serve_rank(asked: RunFlags, plan: Plan, candidate: Candidate) -> bool:
     """
     if not is_of_torchrun(asked) or (process := _torchrun(plan, candidate)).rank == 0:
         return False
-    from swiftspec.engine.process.interrupts import interrupts_noted
-
     host = process.host(device=_device(plan), secret=_read_secret(asked))
     with interrupts_noted():  # Ctrl-C goes to all processes, and is from now on process 0's to handle
         host.serve()

@@ -7,7 +7,6 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +48,7 @@ def read_plan(asked: object, plan: Path) -> Plan:
 
 
 def _given(asked: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    known = {option.name for option in fields(asked)}
-    return {name: getattr(asked, name) for name in names if name in known}
+    return {name: getattr(asked, name) for name in names if hasattr(asked, name)}
 
 
 def check_outputs(

@@ -30,7 +30,6 @@ from swiftspec.reports.formatting import count
 _FEW_ROWS = 4
 _NOT_HERE = "it cannot be given with --device, which plans without running or measuring anything here"
 _NEEDED = "a plan for this machine needs it, one for other hardware needs --device"
-_RECORDED = "it needs --device; without that, acceptance comes from --trace"
 
 
 def write_page(path: Path, planned: Planned) -> None:
@@ -175,7 +174,7 @@ def _content(made: Plan, out: Path | None, each: Drafts) -> dict[str, Any]:
 
 def _plan_here(asked: PlanFlags, target: str, options: SearchOptions) -> Planned:
     """The plan for the machine of a profile, and by default for all of its devices."""
-    refuse(asked, ("dataset", "acceptance"), _RECORDED)
+    refuse(asked, ("dataset", "acceptance"), "it needs --device; without that, acceptance comes from --trace")
     if (profile := asked.profile) is None:
         raise ValueError(f"--profile is missing; {_NEEDED}")
     draft = recorded_draft(asked.draft or (), options.policy, profile)

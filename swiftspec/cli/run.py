@@ -37,8 +37,6 @@ _OF_PROCESSES = ("role", "group", "rank", "node", "pid", "cores")  # what --json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Output:
-    """Output and timeline of one prompt."""
-
     task: Task
     tokens: tuple[int, ...]
     text: str

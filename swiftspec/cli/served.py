@@ -7,7 +7,7 @@ import shlex
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -178,9 +178,6 @@ def _server(
     exported = export_plan(made, here.engine, policy=asked.policy)
     if exported.is_other_plan:
         console.note(exported.basis)
-    with ExitStack() as stack:
-        with console.progress(f"start {exported.full_name}") as progress:
-            target = model_argument(made.target.model, here.engine)
-            started = here.server(exported, target=target, log=log, progress=progress, port=port)
-            server = stack.enter_context(started)
+    target, stage = model_argument(made.target.model, here.engine), f"start {exported.full_name}"
+    with here.server(exported, target=target, log=log, stage=stage, stages=console.progress, port=port) as server:
         yield server, exported, made

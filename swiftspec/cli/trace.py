@@ -1,6 +1,6 @@
 """`swiftspec trace`: records how the draft ranks the target's own output."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from swiftspec.api import NUM_CANDIDATES
 from swiftspec.api import trace as record
@@ -9,10 +9,8 @@ from swiftspec.cli import console
 from swiftspec.cli.inflate import save_expanded
 from swiftspec.cli.outputs import check_files, draw, saved, write_json
 from swiftspec.cli.verbs.data import TraceFlags
+from swiftspec.costmodel.measured_routing import MeasuredRouting, measured_routing
 from swiftspec.reports.formatting import percent
-
-if TYPE_CHECKING:
-    from swiftspec.costmodel.measured_routing import MeasuredRouting
 
 _SHOWN_RANKS = 8
 _SHOWN_WINDOWS = (1, 2, 4, 8, 16)
@@ -36,7 +34,7 @@ def trace(asked: TraceFlags) -> AcceptanceTrace:
         stages=console.progress,
     )
     recorded.save(asked.out)
-    show_trace(recorded)
+    routing = show_trace(recorded)
     console.say(f"\n{saved(asked.out)}")
     draw(asked.plot, "acceptance_by_rank", recorded)
     content: dict[str, Any] = {
@@ -47,15 +45,15 @@ def trace(asked: TraceFlags) -> AcceptanceTrace:
         "num_tokens": recorded.num_tokens,
         "rank_acceptance": recorded.rank_acceptance(NUM_CANDIDATES),
     }
-    if (measured := _routing(recorded)) is not None:
+    if routing is not None:
         fields = ("num_experts", "num_active", "touched", "correlation", "largest_miss")
-        content["routing"] = {name: getattr(measured, name) for name in fields}
+        content["routing"] = {name: getattr(routing, name) for name in fields}
     write_json(asked.json, content)
     return recorded
 
 
-def show_trace(recorded: AcceptanceTrace) -> None:
-    """Print acceptance by rank, and the experts that consecutive tokens touch."""
+def show_trace(recorded: AcceptanceTrace) -> MeasuredRouting | None:
+    """Print acceptance by rank, and the experts that consecutive tokens touch, which are the result."""
     shares = recorded.rank_acceptance(_SHOWN_RANKS)
     rows = [(str(rank), percent(share), percent(sum(shares[:rank]))) for rank, share in enumerate(shares, start=1)]
     console.fields(target=recorded.target, draft=recorded.draft, sampling=recorded.sampling)
@@ -63,16 +61,11 @@ def show_trace(recorded: AcceptanceTrace) -> None:
     console.table(
         f"The target's token among the draft's choices, over {traced}", ("draft's choice", "share", "cumulative"), rows
     )
-    if (measured := _routing(recorded)) is not None:
+    if (measured := measured_routing(recorded, file="")) is not None:
         shown = [size for size in _SHOWN_WINDOWS if size <= len(measured.touched)]
         console.paragraph(
             f"Experts of a layer's {measured.num_experts} that {', '.join(map(str, shown))} consecutive tokens touch: "
             f"{', '.join(f'{measured.touched[size - 1]:.2f}' for size in shown)}; c = {measured.correlation:.3f}, "
             f"which misses them by at most {measured.largest_miss:.2f}"
         )
-
-
-def _routing(recorded: AcceptanceTrace) -> "MeasuredRouting | None":
-    from swiftspec.costmodel.measured_routing import measured_routing
-
-    return measured_routing(recorded, file="")
+    return measured

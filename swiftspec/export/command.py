@@ -1,4 +1,4 @@
-"""The command of a served plan in an engine's words, for all engines; and as a server of this machine takes it."""
+"""The command of a served plan in an engine's words, for all engines."""
 
 import json
 import math
@@ -21,8 +21,6 @@ from swiftspec.policies.effects import Role
 from swiftspec.policies.lookup.prompt_lookup import PromptLookup
 from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 from swiftspec.policies.trees.eagle2 import Eagle2Tree
-
-_FP8 = "Weights in fp8: {engine} reads them from the checkpoint; name one in fp8 in place of {model}."
 
 
 class Export(Facts):
@@ -285,38 +283,11 @@ def server_command(engine: Engine, served: ServerSettings) -> Command:
     )
 
 
-def local_arguments(
-    engine: Engine,
-    arguments: Sequence[str],
-    *,
-    target: str,
-    device: str,
-    port: int,
-    python: str | None = None,
-    options: Sequence[str] = (),
-) -> tuple[str, ...]:
-    """An exported command's arguments, for a server at a port of this machine.
-
-    python: of the engine's own environment; its program is found in PATH without. options: further words, which may
-    change those before them.
-
-    FieldError: if the engine is no Python program.
-    """
-    words = engine.command
-    assert words is not None, "exported commands have words"
-    program, given = arguments[: len(words.program)], arguments[len(words.program) :]
-    if python is not None:
-        if not words.module:
-            raise FieldError("python", python, f"{engine.full_name} is no Python program")
-        program = (python, *(target if word is Value.TARGET else str(word) for word in words.module))
-    local = words.cpu_options if device == "cpu" else ()
-    return (*program, *given, *local, "--host", "127.0.0.1", "--port", str(port), *options)
-
-
 def _unquantised(engine: Engine, words: CommandWords, served: ServerSettings) -> Iterator[str]:
     for role, model in ((Role.TARGET, served.target), (Role.DRAFT, served.draft)):
         if model is not None and served.quantisation.get(role) == "fp8" and not words.quantises:
-            yield _FP8.format(engine=engine.full_name, model=model)
+            name = engine.full_name
+            yield f"Weights in fp8: {name} reads them from the checkpoint; name one in fp8 in place of {model}."
 
 
 def _filled(words: Words, values: Mapping[Value, object]) -> dict[str, Any]:

@@ -155,9 +155,8 @@ def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = 
     elif (other := _like(policy, runnable)) is not None:
         policy, speed = other.build(), other.tokens_per_s
         devices, ranks = len(other.devices), other.ranks.get(Role.TARGET, 1)
-        basis = f"Another plan: the best {other.policy} that the plan has, both models on the same devices."
-        if policy.layout is Layout.TARGET_ONLY:
-            basis = f"Another plan: the best {other.policy} that the plan has."
+        both = "" if policy.layout is Layout.TARGET_ONLY else ", both models on the same devices"
+        basis = f"Another plan: the best {other.policy} that the plan has{both}."
     elif policy.chain_tokens and _own_method(policy, drafter) is Method.MODEL:
         policy, speed = SerialChain(num_draft_tokens=policy.chain_tokens), None
         basis = (

@@ -40,7 +40,6 @@ class ServerCommand:
     arguments: Sequence[str]  # the program and its arguments
     url: str  # http://127.0.0.1:PORT
     environment: Mapping[str, str]  # variables besides those of this process
-    ready: str = "/health"  # path that is answered with status 200 once it serves
 
     @property
     def address(self) -> tuple[str, int]:
@@ -60,11 +59,6 @@ class RunningServer:
     @property
     def url(self) -> str:
         return self.command.url
-
-    @property
-    def pid(self) -> int:
-        """Of the process that was started; the number of its group, too."""
-        return self.group.pid
 
     def check(self) -> None:
         """ServerError, with what its log says, if the server has ended."""
@@ -142,7 +136,7 @@ def _is_taken(address: tuple[str, int]) -> bool:
 def _is_ready(command: ServerCommand, *, within_s: float) -> bool:
     with closing(HTTPConnection(*command.address, timeout=within_s)) as connection:
         try:
-            connection.request("GET", command.ready)
+            connection.request("GET", "/health")
             return connection.getresponse().status == 200
         except (OSError, HTTPException):
             return False

@@ -32,20 +32,14 @@ class Model(Part):
 
 
 class Models(Part):
-    """The models of a server."""
-
     data: Annotated[tuple[Model, ...], Field(min_length=1)]
 
 
 class Version(Part):
-    """The release of a server."""
-
     version: Annotated[str, Field(max_length=_MOST_NAME_CHARACTERS)]
 
 
 class TokenIds(Part):
-    """A text's token ids."""
-
     tokens: tuple[_Count, ...]
 
 

@@ -1,11 +1,9 @@
 """Readings of a server's metrics; the difference of two of them is a load, an acceptance and a service time."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
 
 from swiftspec.files.prometheus import samples
 
@@ -32,7 +30,7 @@ class Reading:
     cache: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, text: str, source: str) -> Reading:
+    def parse(cls, text: str, source: str) -> Self:
         """A reading of the answer of /metrics. ValueError if it is of no server that is known here."""
         values: dict[str, float] = defaultdict(float)
         positions: dict[int, float] = defaultdict(float)
@@ -56,14 +54,13 @@ class Reading:
         by_position = tuple(positions[place] for place in range(max(positions, default=-1) + 1))
         return cls(engine=engine, values=dict(values), by_position=by_position, cache=cache)
 
-    def since(self, earlier: Reading) -> Reading:
+    def since(self, earlier: Self) -> Self:
         """What was counted since an earlier reading."""
         before = (*earlier.by_position, *[0.0] * len(self.by_position))
-        return Reading(
-            engine=self.engine,
+        return replace(
+            self,
             values={name: value - earlier.values.get(name, 0.0) for name, value in self.values.items()},
             by_position=tuple(now - then for now, then in zip(self.by_position, before, strict=False)),
-            cache=self.cache,
         )
 
     def count(self, name: str) -> float:

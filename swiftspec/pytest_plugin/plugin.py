@@ -32,10 +32,11 @@ _CLOCK = pytest.StashKey["Clock"]()
 
 
 class _Suite(NamedTuple):
-    """The plan, and its policies to measure, in its order, always including the chosen one."""
+    """The plan, its policies to measure, in its order, always including the chosen one, and the options' values."""
 
     planned: "Planned"
     policies: Sequence[str]
+    given: Mapping[str, Any]
 
 
 def _positive(text: str) -> int:
@@ -180,7 +181,7 @@ def swiftspec_plan(pytestconfig: pytest.Config) -> "Planned":
 def swiftspec_report(pytestconfig: pytest.Config) -> "Report":
     """Predicted and measured figures of every policy: a swiftspec.Report. Measured once, when first asked for."""
     suite = _suite(pytestconfig)
-    given = {name: pytestconfig.getoption(f"swiftspec_{name}") for name in _OPTIONS}
+    given = suite.given
     from swiftspec.api import validate
     from swiftspec.errors import EngineError
 
@@ -261,12 +262,12 @@ def _announcing(config: pytest.Config) -> "Stages":
 
 def _read_suite(config: pytest.Config) -> _Suite | None:
     """The suite that the options describe; None if none is given. UsageError for files that cannot be used."""
-    given = [name for name in _OPTIONS if config.getoption(f"swiftspec_{name}") is not None]
-    if not given:
+    given = {name: config.getoption(f"swiftspec_{name}") for name in _OPTIONS}
+    if (first := next((name for name, value in given.items() if value is not None), None)) is None:
         return None
     for name, what in (("plan", "a plan's file"), ("prompts", "a file of prompts to measure with")):
-        if name not in given:
-            raise pytest.UsageError(f"{_flag(given[0])} is given without {_flag(name)}; expected {what} as well")
+        if given[name] is None:
+            raise pytest.UsageError(f"{_flag(first)} is given without {_flag(name)}; expected {what} as well")
     if getattr(config.option, "dist", "no") != "no":
         raise pytest.UsageError(
             "--swiftspec-plan measures latencies, which other tests running at the same time would distort; "
@@ -274,26 +275,23 @@ def _read_suite(config: pytest.Config) -> _Suite | None:
         )
     from swiftspec.artifacts.prompts import read_prompts
 
-    path: Path = config.getoption("swiftspec_plan")
-    prompts: Path = config.getoption("swiftspec_prompts")
-    planned = _checked("plan", lambda: _read_planned(config, path))
+    path, prompts, names, json = (given[name] for name in ("plan", "prompts", "policies", "json"))
+    planned = _checked("plan", lambda: _read_planned(path, given))
     _checked("prompts", lambda: read_prompts(prompts))
-    names: str | None = config.getoption("swiftspec_policies")
     wanted = None if names is None else [name.strip() for name in names.split(",")]
     candidates = _checked("policies", lambda: planned.plan.select(wanted))
-    json: Path | None = config.getoption("swiftspec_json")
     if json is not None:
         _checked("json", lambda: _check_output(json, inputs=(path, prompts, planned.profile_path, planned.trace_path)))
-    return _Suite(planned, [candidate.policy for candidate in candidates])
+    return _Suite(planned, [candidate.policy for candidate in candidates], given)
 
 
-def _read_planned(config: pytest.Config, path: Path) -> "Planned":
+def _read_planned(path: Path, given: Mapping[str, Any]) -> "Planned":
     """The plan with its profile and trace, which may have been moved but not changed."""
     from swiftspec.artifacts.plan import Plan
     from swiftspec.artifacts.planned import Planned
 
     plan = Plan.load(path)
-    moved = {name: file for name in ("profile", "trace") if (file := config.getoption(f"swiftspec_{name}"))}
+    moved = {name: file for name in ("profile", "trace") if (file := given[name])}
     bases = {name: getattr(plan, name).model_copy(update={"path": str(file.resolve())}) for name, file in moved.items()}
     return replace(Planned.of(plan.model_copy(update=bases), path), plan=plan)
 

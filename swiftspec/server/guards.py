@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from ipaddress import ip_address
 from math import inf
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -85,13 +85,14 @@ def known_hosts(names: Iterable[str]) -> Check:
     def check(scope: Scope) -> RequestError | None:
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
-        if host and not _is_private(name := _name_of(f"//{host}")) and name not in known:
+        name = _parts_of(f"//{host}").hostname or "."  # a name that nobody has
+        if host and not _is_private(name) and name not in known:
             return RequestError(
                 f"the host is {host[:100]!r}, by which this server is not known; expected its address, or a name given "
                 "with --allowed-host",
                 status=403,
             )
-        if origin is not None and _netloc_of(origin) != host.lower():
+        if origin is not None and _parts_of(origin).netloc.lower() != host.lower():
             return RequestError(
                 f"the origin is {origin[:100]!r}; expected a page of this server, or a server with API keys", status=403
             )
@@ -196,16 +197,9 @@ class SendTimeout:
                 timer.cancel()
 
 
-def _name_of(address: str) -> str:
-    """Host name of an address; of one that is none a name that nobody has."""
+def _parts_of(address: str) -> SplitResult:
+    """Parts of an address; of one that is none they are empty."""
     try:
-        return urlsplit(address).hostname or "."
+        return urlsplit(address)
     except ValueError:
-        return "."
-
-
-def _netloc_of(origin: str) -> str:
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return ""
+        return urlsplit("")

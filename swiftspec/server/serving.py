@@ -7,6 +7,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,7 @@ class Serving:
         self._defaults: dict[str, Mapping[str, float]] = {}  # of each served model's sampling
         self._templates: dict[str, int] = {}  # number of each served model's, if it has one
         self._renderer = Renderer(())
-        self._num_begun = 0
+        self._numbers = count(1)  # of answers, in the order of their arrival
         self.idle = asyncio.Event()  # no request is under way
         self.idle.set()
 
@@ -183,9 +184,8 @@ class Serving:
                     timeout_s=self.options.request_timeout_s,
                     ended=self._ended,
                     index=index,
+                    number=next(self._numbers),
                 )
-                self._num_begun += 1
-                answer.number = self._num_begun
                 self.answers[answer.number] = answer
                 self.idle.clear()
                 answers.append(answer)

@@ -9,6 +9,7 @@ from threading import Event
 import numpy as np
 
 from swiftspec.artifacts.load_metrics import MeasuredLoad, ServedRecord, load_metrics
+from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.prompts import Prompt, stretched
 from swiftspec.artifacts.trace import SamplingParams
@@ -24,10 +25,8 @@ from swiftspec.loadtest.sending import send_in_turn
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import Request
 from swiftspec.progress import Progress
-from swiftspec.scheduler.admission import AdmissionLimits
-from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controls.control import Control
-from swiftspec.scheduler.routing import ONE_REPLICA, Replicas
+from swiftspec.simulator.setup import Setup
 
 _WARM_UP_TOKENS = 16
 _LOOK_EVERY_S = 0.1  # whether Ctrl-C was pressed
@@ -60,16 +59,16 @@ def engine_for_load(
     workload: Workload,
     requests: Sequence[Request],
     *,
-    admission: AdmissionLimits,
-    batch: BatchLimits,
-    control: Control | None = None,
-    replicas: Replicas = ONE_REPLICA,
+    options: LoadOptions,
+    control: Control | None,
     progress: Progress,
 ) -> Iterator["LoadEngine"]:
     """An engine of one of a plan's candidates, or of replicas of it, warmed up, for workloads of these requests.
 
     ValueError: if the plan is for another machine, or a request could never fit into the cache.
     """
+    admission, batch = Setup.of(candidate).limits(options)
+    replicas = options.replicas
     check_devices(plan, [candidate], source="plan", replicas=replicas)
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
     progress(0, len(requests), f"{candidate.policy}: starting processes")

@@ -74,10 +74,8 @@ class Setting:
         environment = {"VLLM_CPU_OMP_THREADS_BIND": cores, "PYTHONPATH": str(ROOT)}
         written = replace(written, environment={**written.environment, **environment})
         log = self.folder / f"drafter-{name}.log"
-        with (
-            console.progress(f"vLLM, {name}") as progress,
-            self.here.server(written, target=str(self.target), log=log, progress=progress) as server,
-        ):
+        target, stage = str(self.target), f"vLLM, {name}"
+        with self.here.server(written, target=target, log=log, stage=stage, stages=console.progress) as server:
             yield server
 
     @contextmanager

@@ -247,7 +247,7 @@ def _soaked(server: RunningServer, prompts: Sequence[str]) -> Iterator[int]:
     """The server's largest process, after all prompts, three times."""
     for _ in range(3):
         texts(server, prompts, at_once=8, num_tokens=32)
-        yield max(_processes(server.pid), key=_megabytes)
+        yield max(_processes(server.group.pid), key=_megabytes)
 
 
 def _processes(group: int) -> list[int]:

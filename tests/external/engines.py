@@ -18,6 +18,7 @@ import sys
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -123,10 +124,8 @@ def outputs(here: EngineHere, target: Path, head: Path, folder: Path) -> dict[st
 
 def _texts(here: EngineHere, target: Path, policy: Policy, draft: Path, log: Path) -> list[str]:
     written = server_command(here.engine, _settings(target, policy, draft))
-    with (
-        console.progress(f"outputs of {policy.name}") as progress,
-        here.server(written, target=str(target), log=log, progress=progress) as server,
-    ):
+    stage = f"outputs of {policy.name}"
+    with here.server(written, target=str(target), log=log, stage=stage, stages=console.progress) as server:
         client = ServerClient(server.url)
         model = client.model()
         prompts = read_prompts(DEMO / "prompts/validate.jsonl")[:NUM_PROMPTS]
@@ -250,26 +249,24 @@ def _faults_of_a_server(python: Path, target: Path, pair: Sequence[str], folder:
     key = folder / "key"
     key.write_text("secret\n")
     wrong, before = [], _servers()
-    with console.progress("faults") as progress:
-        try:
-            with replace(here, start_s=3.0).server(
-                written, target=str(target), log=folder / "slow.log", progress=progress
-            ):
-                wrong.append("slower than its limit")
-        except ServerError as error:
-            console.say(f"slower than its limit: {error}")
-            if "not ready after 3 s" not in str(error) or _servers() != before:
-                wrong.append("slower than its limit")
-        with here.server(written, target=str(target), log=folder / "keyed.log", progress=progress) as server:
-            keyed = ["--url", server.url, "--api-key-file", str(key)]
-            other = ["--target", str(DEMO / "draft"), *pair[2:]]
-            for name, arguments, sentence, dies in (
-                ("no key", ["--url", server.url, *pair], "401", None),
-                ("another model", [*keyed, *other], "serves .*target", None),
-                ("it dies half way", [*keyed, *pair], "a request failed|no answer", server.pid),
-            ):
-                if not _refused(name, arguments, sentence, dies=dies):
-                    wrong.append(name)
+    start = partial(EngineHere.server, written=written, target=str(target), stage="faults", stages=console.progress)
+    try:
+        with start(replace(here, start_s=3.0), log=folder / "slow.log"):
+            wrong.append("slower than its limit")
+    except ServerError as error:
+        console.say(f"slower than its limit: {error}")
+        if "not ready after 3 s" not in str(error) or _servers() != before:
+            wrong.append("slower than its limit")
+    with start(here, log=folder / "keyed.log") as server:
+        keyed = ["--url", server.url, "--api-key-file", str(key)]
+        other = ["--target", str(DEMO / "draft"), *pair[2:]]
+        for name, arguments, sentence, dies in (
+            ("no key", ["--url", server.url, *pair], "401", None),
+            ("another model", [*keyed, *other], "serves .*target", None),
+            ("it dies half way", [*keyed, *pair], "a request failed|no answer", server.group.pid),
+        ):
+            if not _refused(name, arguments, sentence, dies=dies):
+                wrong.append(name)
     return wrong
 
 

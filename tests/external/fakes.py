@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.external import RunningServer, ServerCommand, ServerError, free_port, started
+from swiftspec.external import RunningServer, ServerCommand, ServerError, started
+from swiftspec.machine import free_port
 from swiftspec.progress import Progress
 from tests.engine.processes import is_running
 
@@ -34,7 +35,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/die":
             print("RuntimeError: out of \\x1b[31mmemory\\x1b[0m", flush=True)
             os._exit(3)
-        self.send_response(200 if self.path == "/ready" and polls > int(busy) else 503)
+        self.send_response(200 if self.path == "/health" and polls > int(busy) else 503)
         self.end_headers()
 
 HTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
@@ -49,17 +50,17 @@ from swiftspec.external import ServerCommand, started
 
 def main():
     _, log, url, *arguments = sys.argv
-    command = ServerCommand(name="fake", arguments=arguments, url=url, environment={}, ready="/ready")
+    command = ServerCommand(name="fake", arguments=arguments, url=url, environment={})
     try:
         with started(
             command, log=Path(log), timeout_s=60, progress=lambda *_: None, ends_within_s=600
         ) as server:
-            print(server.pid, flush=True)
+            print(server.group.pid, flush=True)
             while True:
                 signal.pause()
     finally:
         try:
-            os.killpg(server.pid, 0)
+            os.killpg(server.group.pid, 0)
         except ProcessLookupError:
             print("nothing is left", flush=True)
 
@@ -93,9 +94,7 @@ class Fake:
 
     def running(self, *arguments: str, port: int = 0) -> ServerCommand:
         url = f"http://127.0.0.1:{port or free_port()}"
-        return ServerCommand(
-            name="fake", arguments=arguments, url=url, environment={"GREETING": "good morning"}, ready="/ready"
-        )
+        return ServerCommand(name="fake", arguments=arguments, url=url, environment={"GREETING": "good morning"})
 
     def started(
         self,

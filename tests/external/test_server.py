@@ -28,27 +28,27 @@ def fake(tmp_path: Path) -> Iterator[Fake]:
 def die(server: RunningServer) -> None:
     with pytest.raises(RemoteDisconnected):
         urlopen(f"{server.url}/die", timeout=30)
-    until(lambda: not is_running(server.pid))
+    until(lambda: not is_running(server.group.pid))
 
 
 def test_a_server_is_there_once_it_is_ready_and_gone_afterwards(fake: Fake) -> None:
     reports: list[tuple[int, int, str]] = []
     command = fake.command(busy=2)
     with fake.started(command, progress=lambda *report: reports.append(report)) as server:
-        assert urlopen(f"{server.url}/ready", timeout=30).status == 200
-        assert server.pid == int(fake.pid_file.read_text()) == os.getpgid(server.pid)
+        assert urlopen(f"{server.url}/health", timeout=30).status == 200
+        assert server.group.pid == int(fake.pid_file.read_text()) == os.getpgid(server.group.pid)
         server.check()
     assert "greeting: good morning" in server.log.read_text()
     assert (len(reports) >= 3, reports[0]) == (True, (0, 60, "seconds of fake's start"))
     with pytest.raises(ProcessLookupError):
-        os.killpg(server.pid, 0)
+        os.killpg(server.group.pid, 0)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(command.address)
 
 
 def test_a_child_that_ignores_sigterm_is_killed(fake: Fake) -> None:
     with fake.started(fake.command(stubborn=True)) as server:
-        assert len(members(server.pid)) == 2
+        assert len(members(server.group.pid)) == 2
 
 
 def test_a_server_that_dies_says_why_and_its_child_does_not_stay(fake: Fake) -> None:
@@ -60,13 +60,13 @@ def test_a_server_that_dies_says_why_and_its_child_does_not_stay(fake: Fake) -> 
             assert str(error.value) == (
                 f"fake has ended (exit code 3): RuntimeError: out of memory; its log is {fake.log}"
             )
-        assert len(members(server.pid)) == 1
+        assert len(members(server.group.pid)) == 1
 
 
 def test_a_server_that_is_killed_is_said_to_be(fake: Fake) -> None:
     with fake.started(fake.command()) as server:
-        os.kill(server.pid, signal.SIGKILL)
-        until(lambda: not is_running(server.pid))
+        os.kill(server.group.pid, signal.SIGKILL)
+        until(lambda: not is_running(server.group.pid))
         with pytest.raises(ServerError, match=r"^fake has ended \(SIGKILL\): "):
             server.check()
 
@@ -135,7 +135,7 @@ def test_an_interruption_during_the_end_shortens_it_and_is_not_lost(fake: Fake) 
         pytest.raises(KeyboardInterrupt),
         fake.started(fake.command(stubborn=True), ends_within_s=600.0) as server,
     ):
-        Thread(target=interrupt, args=[server.pid]).start()
+        Thread(target=interrupt, args=[server.group.pid]).start()
 
 
 @dataclass

@@ -32,8 +32,6 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.chains.serial import SerialChain
-from swiftspec.scheduler.admission import AdmissionLimits
-from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controls.control import Control
 from swiftspec.scheduler.controls.named import named_control
 from swiftspec.validation.load import engine_for_load, load_requests
@@ -107,15 +105,13 @@ class _Bench:
         """A workload as it ran on an engine of its own."""
         plan = self.planned.plan
         candidate, options = plan.candidates[policy], LoadOptions().on(self.planned.profile.device)
-        assert options.prefill_rows is not None
         requests = load_requests(plan, workload, read_texts(self.prompts, None), seed=0)
         with engine_for_load(
             plan,
             candidate,
             workload,
             requests,
-            admission=AdmissionLimits(max_running=options.max_running, tree_rows=candidate.build().target_rows),
-            batch=BatchLimits(prefill_rows=options.prefill_rows),
+            options=options,
             control=control,
             progress=lambda *_: None,
         ) as engine:

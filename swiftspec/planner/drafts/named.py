@@ -78,6 +78,13 @@ def asked_drafts(target: str, drafts: Sequence[str]) -> list[str]:
 
 def smallest_draft(target: PlannedModel) -> str | None:
     """The smallest registered model that can be a draft for a target, one of its own family if there is any."""
+    fitting, family = fitting_drafts(target), target.name.partition("-")[0]
+    own = [name for name in fitting if name.partition("-")[0] == family]
+    return next(iter(own or fitting), None)
+
+
+def fitting_drafts(target: PlannedModel) -> list[str]:
+    """Registered models that can be drafts for a target, the smallest first."""
     fitting = [
         name
         for name in model_names()
@@ -85,6 +92,4 @@ def smallest_draft(target: PlannedModel) -> str | None:
         and known_model(name).spec.vocab_size == target.spec.vocab_size
         and known_model(name).spec.num_parameters < target.spec.num_parameters
     ]
-    family = target.name.partition("-")[0]
-    own = [name for name in fitting if name.partition("-")[0] == family]
-    return min(own or fitting, key=lambda name: known_model(name).spec.num_parameters, default=None)
+    return sorted(fitting, key=lambda name: known_model(name).spec.num_parameters)

@@ -135,18 +135,15 @@ def engine_runner(
     progress: Progress,
 ) -> Iterator[Runner]:
     """An engine of a candidate, for as long as the context lasts. prompts: texts for the workload's requests."""
-    from swiftspec.simulator.setup import Setup
     from swiftspec.validation.load import engine_for_load, load_requests
 
     requests = load_requests(planned.plan, workload, read_texts(prompts, limit), seed=seed)
-    admission, batch = Setup.of(candidate).limits(options)
     with engine_for_load(
         planned.plan,
         candidate,
         workload,
         requests,
-        admission=admission,
-        batch=batch,
+        options=options,
         control=control_under(options.control, candidate.control),
         progress=progress,
     ) as engine:
