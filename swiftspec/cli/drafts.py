@@ -15,7 +15,7 @@ from swiftspec.cli.outputs import check_files, draw, write_json
 from swiftspec.cli.plan_flags import compared_clients, deployment_of, parsed_jobs, price_of
 from swiftspec.cli.sections import show
 from swiftspec.cli.verbs.plans import PlanFlags
-from swiftspec.models import known_model, model_names
+from swiftspec.models.published import known_model, model_names
 from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.policies import Layout, policy_class, policy_names
 from swiftspec.policies.effects import Role

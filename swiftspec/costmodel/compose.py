@@ -13,9 +13,9 @@ from swiftspec.costmodel.routing import Routing
 from swiftspec.costmodel.sparse_forward import EXPERTS
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.errors import FieldError
-from swiftspec.models import sharded
 from swiftspec.models.layer_parts import halves
 from swiftspec.models.published import Named
+from swiftspec.models.sharding import sharded
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role

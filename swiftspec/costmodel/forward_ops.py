@@ -7,10 +7,10 @@ from typing import NamedTuple
 from swiftspec.costmodel.kernel_latency import NCCL, Kernels, KernelTime
 from swiftspec.costmodel.routing import Routing
 from swiftspec.errors import FieldError
-from swiftspec.models import QUANTISATIONS, sharded
 from swiftspec.models.heads import Product
 from swiftspec.models.names import unknown
-from swiftspec.models.quantisation import BF16_BYTES
+from swiftspec.models.quantisation import BF16_BYTES, QUANTISATIONS
+from swiftspec.models.sharding import sharded
 from swiftspec.models.spec import ModelSpec, dense_format
 from swiftspec.timing.latency import Provenance
 

@@ -5,9 +5,8 @@ from typing import NamedTuple
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.costmodel.routing import on_fullest
 from swiftspec.devices import DeviceSpec
-from swiftspec.models import QUANTISATIONS
 from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttention
-from swiftspec.models.quantisation import BF16_BYTES
+from swiftspec.models.quantisation import BF16_BYTES, QUANTISATIONS
 from swiftspec.timing.latency import Provenance
 
 NCCL = "nccl"

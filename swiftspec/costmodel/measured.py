@@ -16,9 +16,8 @@ from swiftspec.costmodel.grid import Grid, GridValue
 from swiftspec.costmodel.kernel_latency import NCCL, Kernels, KernelTime, UnknownShapeError
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.devices import DeviceSpec, named_device
-from swiftspec.models import QUANTISATIONS
 from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttention
-from swiftspec.models.quantisation import BF16_BYTES
+from swiftspec.models.quantisation import BF16_BYTES, QUANTISATIONS
 from swiftspec.timing.latency import Provenance, weakest
 
 _Sizes = Any  # whole numbers, or arrays of them

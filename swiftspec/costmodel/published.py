@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 from swiftspec.costmodel.linear_fit import LinearFit, Observation
 from swiftspec.devices import DeviceSpec, named_device
-from swiftspec.models import QUANTISATIONS, known_model, sharded
-from swiftspec.models.quantisation import BF16_BYTES
+from swiftspec.models.published import known_model
+from swiftspec.models.quantisation import BF16_BYTES, QUANTISATIONS
+from swiftspec.models.sharding import sharded
 from swiftspec.models.spec import ModelSpec
 from swiftspec.timing.latency import Part, Provenance, weakest
 

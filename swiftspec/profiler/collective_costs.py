@@ -21,7 +21,7 @@ from swiftspec.engine.model.cpu.layers import Linear
 from swiftspec.engine.model.runner import DTYPES
 from swiftspec.engine.parallel.tp_group import NoOpTPGroup, TPGroup
 from swiftspec.engine.process.run_folder import run_folder
-from swiftspec.models import sharded
+from swiftspec.models.sharding import sharded
 from swiftspec.models.spec import ModelSpec
 from swiftspec.profiler.helper_processes import answer_of_ranks
 from swiftspec.profiler.op_timer import cache_bytes, num_copies

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from swiftspec.models import shard_of, sharded
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.layer_parts import Experts
+from swiftspec.models.sharding import shard_of, sharded
 from swiftspec.models.sparse_config import spec_from_config
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
