@@ -6,7 +6,8 @@ from typing import Any
 
 from swiftspec.artifacts.profile import Collective, HostPoint, StepPoint
 from swiftspec.costmodel.constants import CONSTANTS
-from swiftspec.costmodel.forward import Host, all_reduce_times, fastest, forward_parts
+from swiftspec.costmodel.forward import Host, forward_parts
+from swiftspec.costmodel.forward_ops import all_reduce_times, fastest
 from swiftspec.costmodel.kernel_latency import Kernels, UnknownShapeError
 from swiftspec.costmodel.published import PublishedForwards
 from swiftspec.costmodel.routing import Routing

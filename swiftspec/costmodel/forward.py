@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import log2
 
 from swiftspec.costmodel.constants import CONSTANTS
-from swiftspec.costmodel.forward_ops import FUSED, ForwardOps, Group, OpTime, all_reduce_times, fastest
+from swiftspec.costmodel.forward_ops import ForwardOps, Group, OpTime
 from swiftspec.costmodel.kernel_latency import Kernels, KernelTime
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
 from swiftspec.costmodel.sparse_forward import SparseForwardOps
@@ -15,8 +15,6 @@ from swiftspec.models.layer_parts import Experts
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.timing.latency import Part, Provenance
-
-__all__ = ["FUSED", "Host", "all_reduce_times", "fastest", "forward_parts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

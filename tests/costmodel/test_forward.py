@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from swiftspec.costmodel.forward import FUSED, Host, all_reduce_times, fastest, forward_parts
+from swiftspec.costmodel.forward import Host, forward_parts
+from swiftspec.costmodel.forward_ops import FUSED, all_reduce_times, fastest
 from swiftspec.costmodel.shipped import kernels_of
 from swiftspec.models.published import known_model
 from swiftspec.models.spec import weight_bytes

@@ -118,7 +118,6 @@ class EasySpec(Eagle2Tree):
     """Parameters of the fuzzily drafted tree: those of `Eagle2Tree`."""
 
     name: ClassVar[str] = "easyspec"
-    elastic: ClassVar[bool] = True
     fuzzy: ClassVar[bool] = True
     is_exact: ClassVar[bool] = False
 

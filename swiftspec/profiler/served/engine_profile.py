@@ -28,7 +28,6 @@ from swiftspec.profiler.served.measure import Measurements, ProbeSizes, ServerTi
 from swiftspec.profiler.served.probes import Drafting, Probe, ProbedServer
 from swiftspec.progress import Stages, silent
 
-_DTYPES: Final[Mapping[str, str]] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _MOST_TOKENS: Final = 8  # drafted, of a round
 # Draft tokens by requests at once, in turn: so that neither grows with the other. A draft of few tokens for one request
 # verifies no more rows than plain decoding was measured with, which tells what a round takes beyond its forwards.
@@ -115,7 +114,7 @@ def _server(
         policy=policy,
         layout=DeviceLayout(tp=1),
         draft_degree=1,
-        dtype=_DTYPES.get(pair.target.dtype, pair.target.dtype),
+        dtype=pair.target.dtype,
         schedule=() if drafting is Drafting.PLAIN or engine.schedule is None else schedule,
     )
     written = server_command(engine, settings)
