@@ -36,9 +36,7 @@ class Host:
 
     def seconds(self, spec: ModelSpec, *, quant: str, degree: int) -> float:
         """Seconds that are added to a forward of these layers."""
-        sparse_layers = spec.num_layers if spec.experts else 0
-        if isinstance(spec, SparseSpec):
-            sparse_layers = sum(count for part, count in spec.feed_forwards.items() if isinstance(part, Experts))
+        sparse_layers = sum(count for part, count in spec.feed_forwards.items() if isinstance(part, Experts))
         layers = spec.num_layers * self.layer_s + sparse_layers * self.sparse_layer_s
         in_fp8 = spec.num_layers * self.fp8_layer_s if quant == "fp8" else 0.0
         return self.step_s + self.group_s * log2(degree) + max(0.0, layers + in_fp8)
