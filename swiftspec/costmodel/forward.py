@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from math import log2
 
 from swiftspec.costmodel.constants import CONSTANTS
-from swiftspec.costmodel.forward_ops import ForwardOps, Group, OpTime
+from swiftspec.costmodel.forward_ops import Group, OpTime
 from swiftspec.costmodel.kernel_latency import Kernels, KernelTime
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
-from swiftspec.costmodel.sparse_forward import SparseForwardOps
+from swiftspec.costmodel.sparse_forward import LayerOps
 from swiftspec.models.heads import Product
 from swiftspec.models.layer_parts import Experts
-from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.timing.latency import Part, Provenance
 
@@ -72,14 +71,13 @@ def forward_parts(
     host: without one, the parts are the devices' only.
     of_rank: rows of the fullest rank; those of its share of the sequences if not given.
     """
-    kind = SparseForwardOps if isinstance(spec, SparseSpec) else ForwardOps
     ranks = spec.attention_ranks
     share = -(-sequences // ranks)
     if of_rank is None:
         of_rank = -(-rows * share // sequences)
     elif of_rank < share:
         share = of_rank
-    forward = kind(
+    forward = LayerOps(
         spec=spec,
         kernels=kernels,
         quant=quant,

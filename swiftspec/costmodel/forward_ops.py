@@ -8,6 +8,7 @@ from swiftspec.costmodel.kernel_latency import NCCL, Kernels, KernelTime
 from swiftspec.costmodel.routing import Routing
 from swiftspec.errors import FieldError
 from swiftspec.models.heads import Product
+from swiftspec.models.layer_parts import GroupedAttention
 from swiftspec.models.names import unknown
 from swiftspec.models.quantisation import BF16_BYTES, QUANTISATIONS
 from swiftspec.models.sharding import sharded
@@ -28,7 +29,10 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardOps:
-    """Operations of one forward, with their counts. degree: devices of a rank. rows, sequences: of the fullest rank."""
+    """Operations that forwards have in common, with their counts.
+
+    degree: devices of a rank. rows, sequences: of the fullest rank.
+    """
 
     spec: ModelSpec
     kernels: Kernels
@@ -59,47 +63,25 @@ class ForwardOps:
     def activation_bytes(self) -> int:
         return self.rows * self.spec.hidden_size * BF16_BYTES
 
-    def layers(self) -> Iterable[OpTime]:
-        """All layers, with the all-reduces between them."""
-        count, shard = self.spec.num_layers, self.shard
-        yield from self.grouped_attention(
-            count, heads=shard.num_heads, kv_heads=shard.num_kv_heads, head_dim=shard.head_dim
-        )
-        yield "norm", self.norm(), count
-        yield from self.network(count, shard.intermediate_size)
-        yield from self.exchanges(2 * count)
-
-    def grouped_attention(
-        self,
-        count: float,
-        *,
-        heads: int,
-        kv_heads: int,
-        head_dim: int,
-        context: int | None = None,
-        gated: bool = False,
-        takes_keys: bool = False,
-    ) -> Iterable[OpTime]:
-        """Attention of `count` layers with its projections and norm; the all-reduce after it is an `exchange`.
-
-        context: if it is not this forward's. gated, takes_keys: as `GroupedAttention` has.
-        """
+    def grouped_attention(self, part: GroupedAttention, count: float) -> Iterable[OpTime]:
+        """Attention of `count` layers with its projections and norm; the all-reduce after it is an `exchange`."""
         spec, kernels, rows = self.spec, self.kernels, self.rows
-        width, kv_width = heads * head_dim, 2 * kv_heads * head_dim
+        width, kv_width = part.query_size, part.kv_values
+        products = (1 + part.is_gated) * width + kv_width // (1 + part.takes_keys)
         yield "norm", self.norm(), count
-        yield "qkv", self.gemm((1 + gated) * width + kv_width // (1 + takes_keys), spec.hidden_size), count
+        yield "qkv", self.gemm(products, spec.hidden_size), count
         yield "rope_kv", kernels.elementwise(num_bytes=2 * rows * (width + kv_width) * BF16_BYTES), count
         attention = kernels.attention(
             rows=rows,
-            context=self.context if context is None else context,
+            context=min(self.context, part.window) if part.window else self.context,
             sequences=self.sequences,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
+            heads=part.num_heads,
+            kv_heads=part.num_kv_heads,
+            head_dim=part.head_dim,
             kv_dtype=self.kv_dtype,
         )
         yield "attention", attention, count
-        if gated:
+        if part.is_gated:
             yield "gate", kernels.elementwise(num_bytes=3 * rows * width * BF16_BYTES), count
         yield "o", self.gemm(spec.hidden_size, width), count
 

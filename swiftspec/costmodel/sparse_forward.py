@@ -1,4 +1,4 @@
-"""Operations of a sparse model's forward: its layers by kind, each another list of operations."""
+"""Operations of a forward's layers by kind, dense or sparse: each is another list of operations."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +15,6 @@ from swiftspec.models.layer_parts import (
     LinearAttention,
 )
 from swiftspec.models.quantisation import BF16_BYTES
-from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.timing.latency import Provenance, weakest
 
 EXPERTS = "experts"  # name of the routed experts' part of a forward
@@ -27,8 +26,8 @@ _MOST_CORRELATED = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SparseForwardOps(ForwardOps):
-    """Layers with experts, latent, linear or windowed attention.
+class LayerOps(ForwardOps):
+    """Dense layers, and those with experts, latent, linear or windowed attention.
 
     After attention and after the feed-forward network the hidden states are summed over the group, whether experts are
     divided by width or whole: their outputs are on all devices either way. Ranks of attention in data parallel gather
@@ -36,8 +35,8 @@ class SparseForwardOps(ForwardOps):
     """
 
     def layers(self) -> Iterable[OpTime]:
+        """All layers, with the all-reduces between them."""
         shard = self.shard
-        assert isinstance(shard, SparseSpec), "a sparse model's shard is sparse"
         for attention, count in shard.attentions.items():
             yield from self._attention(attention, count)
         for network, count in shard.feed_forwards.items():
@@ -47,18 +46,9 @@ class SparseForwardOps(ForwardOps):
 
     def _attention(self, part: Attention, count: int) -> Iterable[OpTime]:
         if isinstance(part, GroupedAttention):
-            context = min(self.context, part.window) if part.window else self.context
             if part.norms_heads_together:
                 yield from self._head_norms(part, count)
-            yield from self.grouped_attention(
-                count,
-                heads=part.num_heads,
-                kv_heads=part.num_kv_heads,
-                head_dim=part.head_dim,
-                context=context,
-                gated=part.is_gated,
-                takes_keys=part.takes_keys,
-            )
+            yield from self.grouped_attention(part, count)
         elif isinstance(part, LatentAttention):
             yield from self._latent_attention(part, count)
         else:
