@@ -71,14 +71,9 @@ class ForwardOps:
         yield "norm", self.norm(), count
         yield "qkv", self.gemm(products, spec.hidden_size), count
         yield "rope_kv", kernels.elementwise(num_bytes=2 * rows * (width + kv_width) * BF16_BYTES), count
+        context = min(self.context, part.window) if part.window else self.context
         attention = kernels.attention(
-            rows=rows,
-            context=min(self.context, part.window) if part.window else self.context,
-            sequences=self.sequences,
-            heads=part.num_heads,
-            kv_heads=part.num_kv_heads,
-            head_dim=part.head_dim,
-            kv_dtype=self.kv_dtype,
+            part, rows=rows, context=context, sequences=self.sequences, kv_dtype=self.kv_dtype
         )
         yield "attention", attention, count
         if part.is_gated:

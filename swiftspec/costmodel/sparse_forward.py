@@ -96,14 +96,9 @@ class LayerOps(ForwardOps):
         assert indexer is not None, "checked before"
         yield "indexer", self.gemm(indexer.num_heads * indexer.head_dim, part.query_rank), count
         yield "indexer", self.gemm(indexer.head_dim + indexer.num_heads, self.spec.hidden_size), count
+        scoring = GroupedAttention(num_heads=indexer.num_heads, num_kv_heads=1, head_dim=indexer.head_dim)
         scores = kernels.attention(
-            rows=self.rows,
-            context=self.context,
-            sequences=self.sequences,
-            heads=indexer.num_heads,
-            kv_heads=1,
-            head_dim=indexer.head_dim,
-            kv_dtype="fp8",
+            scoring, rows=self.rows, context=self.context, sequences=self.sequences, kv_dtype="fp8"
         )
         yield "indexer", scores, count
         yield "indexer", kernels.elementwise(num_bytes=2 * self.rows * self.context * 4), count
