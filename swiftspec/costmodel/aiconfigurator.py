@@ -120,7 +120,7 @@ def _collectives(system: Path) -> Iterator[Record]:
             continue  # a copy of another library's table
         mode = "eager" if str(row["source"]).endswith("eager") else "graph"
         implementation = _COLLECTIVES[str(row["framework"])]
-        size = {"dtype": "bf16", "message_bytes": BF16_BYTES * int(row["message_size"])}
+        size: Record = {"dtype": "bf16", "message_bytes": BF16_BYTES * int(row["message_size"])}
         yield {**row, **size, "op": "all_reduce", "implementation": implementation, "mode": mode}
     columns, of_nccl = {"gpus": "num_gpus", "op": "op_name"}, {**wanted, "nccl_dtype": ("half",)}
     for row in _read(system, "comm/nccl/*/nccl_perf.parquet", columns, of_nccl):

@@ -187,5 +187,6 @@ def test_a_continued_request_adds_its_whole_output() -> None:
 def test_nothing_is_kept_for_policies_that_search_none() -> None:
     shared = SharedOutputs()
     assert [shared.known_to(policy()) for policy in POLICIES.values()] == [None] * len(POLICIES)
+    assert not shared
     with pytest.raises(ValueError, match="earlier_outputs is -1; expected at least 0"):
         SuffixDecoding(earlier_outputs=-1)

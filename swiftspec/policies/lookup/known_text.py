@@ -130,6 +130,9 @@ class SharedOutputs:
     def __init__(self) -> None:
         self._kept: dict[tuple[int, int, int], EarlierOutputs] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
     def known_to(self, policy: Policy, tenant: int = 0) -> EarlierOutputs | None:
         """The outputs that a tenant's request may be continued from; None if its policy searches none."""
         if not policy.earlier_outputs:
