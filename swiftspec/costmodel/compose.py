@@ -7,11 +7,10 @@ from typing import Any
 from swiftspec.artifacts.profile import Collective, HostPoint, StepPoint
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.costmodel.forward import Host, forward_parts
-from swiftspec.costmodel.forward_ops import all_reduce_times, fastest
+from swiftspec.costmodel.forward_ops import EXPERTS, all_reduce_times, fastest
 from swiftspec.costmodel.kernel_latency import Kernels, UnknownShapeError
 from swiftspec.costmodel.published import PublishedForwards
 from swiftspec.costmodel.routing import Routing
-from swiftspec.costmodel.sparse_forward import EXPERTS
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.errors import FieldError
 from swiftspec.models.layer_parts import halves

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from math import log2
 
 from swiftspec.costmodel.constants import CONSTANTS
-from swiftspec.costmodel.forward_ops import Group, OpTime
+from swiftspec.costmodel.forward_ops import ForwardOps, Group, OpTime
 from swiftspec.costmodel.kernel_latency import Kernels, KernelTime
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
-from swiftspec.costmodel.sparse_forward import LayerOps
 from swiftspec.models.heads import Product
 from swiftspec.models.layer_parts import Experts
 from swiftspec.models.spec import ModelSpec
@@ -77,7 +76,7 @@ def forward_parts(
         of_rank = -(-rows * share // sequences)
     elif of_rank < share:
         share = of_rank
-    forward = LayerOps(
+    forward = ForwardOps(
         spec=spec,
         kernels=kernels,
         quant=quant,
