@@ -102,7 +102,7 @@ class ForwardOps:
             yield from self._linear_attention(part, count)
 
     def _grouped_attention(self, part: GroupedAttention, count: float) -> Iterable[OpTime]:
-        """Attention with its projections and the norm before it; the all-reduces after it are counted with all others."""
+        """Attention with its projections and the norm before it, without the all-reduce after it."""
         spec, kernels, rows = self.spec, self.kernels, self.rows
         width, kv_width = part.query_size, part.kv_values
         products = (1 + part.is_gated) * width + kv_width // (1 + part.takes_keys)
