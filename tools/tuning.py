@@ -27,8 +27,9 @@ from swiftspec.kernels.products import MAX_SPLITS, NUM_PARTIALS, TileConfig, Wor
 from swiftspec.kernels.quantised_gemm import quantised_gemm, quantised_gemm_reference
 from swiftspec.kernels.skinny_gemm import gate_up, gate_up_reference, skinny_gemm, skinny_gemm_reference
 from swiftspec.kernels.tables import Choice, Product
-from swiftspec.models import known_model, sharded
 from swiftspec.models.inflation import inflated_spec
+from swiftspec.models.published import known_model
+from swiftspec.models.sharding import sharded
 from swiftspec.models.spec import ModelSpec
 from swiftspec.profiler.op_timer import OpTimer
 

@@ -19,8 +19,7 @@ from swiftspec.acceptance.model import AcceptanceModel
 from swiftspec.acceptance.texts import of_text
 from swiftspec.errors import FieldError
 from swiftspec.files.document import Facts
-from swiftspec.models import known_model, likely_vocabulary
-from swiftspec.models.published import Named
+from swiftspec.models.published import Named, known_model, likely_vocabulary
 from swiftspec.timing.latency import Provenance
 
 _TABLE = Path(__file__).with_name("fitted.json")

@@ -9,8 +9,8 @@ from swiftspec.artifacts.prompts import Prompt, read_prompts, spread
 from swiftspec.artifacts.workload import Workload
 from swiftspec.engine.checks import ContextLimit
 from swiftspec.files.document import ModelRef
-from swiftspec.models import known_model, model_names
 from swiftspec.models.inflation import inflated_spec
+from swiftspec.models.published import known_model, model_names
 from swiftspec.models.spec import is_model_directory
 
 Prompts = Sequence[str] | Path | str

@@ -8,9 +8,9 @@ from swiftspec.cli.outputs import check_files, write_json
 from swiftspec.cli.verbs.data import ListFlags
 from swiftspec.devices import DEVICES
 from swiftspec.engines import ENGINES
-from swiftspec.models import known_model, model_names
 from swiftspec.models.families import PLANNED_ONLY
 from swiftspec.models.names import ARCHITECTURES
+from swiftspec.models.published import known_model, model_names
 from swiftspec.policies import POLICIES, Policy
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.registry import offers

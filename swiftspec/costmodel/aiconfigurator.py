@@ -12,6 +12,7 @@ from swiftspec.costmodel.importing import Record, select
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.devices import named_device
 from swiftspec.errors import FieldError
+from swiftspec.models.quantisation import BF16_BYTES
 
 _DISTRIBUTION, _MODULE = "aiconfigurator-core", "aiconfigurator_core"
 _SYSTEMS = {"b200": "b200_sxm", "b300": "b300_sxm", "rtx-pro-6000": "rtx_pro_6000_server"}
@@ -19,8 +20,8 @@ _COLLECTIVES = {"vllm": "vllm_custom", "sglang": "sglang_custom", "trtllm": "trt
 _DTYPES = {"bfloat16": "bf16", "half": "fp16"}
 _GEMM_DTYPES = ("bfloat16", "fp8", "nvfp4")
 _DENSE_ROWS, _MOST_SEQUENCES = 128, 8
+_SIZES = [2**power for power in range(7, 30)]  # of messages, in elements
 _CACHE = {"kv_cache_dtype": "kv_cache_dtype", "step": "step", "isl": "isl"}
-_ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "int8": 1}
 _MS_TO_US = 1e3
 _IF_THERE = ("window_size",)  # older tables have attention without a window only
 
@@ -119,27 +120,20 @@ def _collectives(system: Path) -> Iterator[Record]:
             continue  # a copy of another library's table
         mode = "eager" if str(row["source"]).endswith("eager") else "graph"
         implementation = _COLLECTIVES[str(row["framework"])]
-        yield {**row, **_message(row, "bf16"), "op": "all_reduce", "implementation": implementation, "mode": mode}
+        size: Record = {"dtype": "bf16", "message_bytes": BF16_BYTES * int(row["message_size"])}
+        yield {**row, **size, "op": "all_reduce", "implementation": implementation, "mode": mode}
     columns, of_nccl = {"gpus": "num_gpus", "op": "op_name"}, {**wanted, "nccl_dtype": ("half",)}
     for row in _read(system, "comm/nccl/*/nccl_perf.parquet", columns, of_nccl):
-        yield {**row, **_message(row, "fp16"), "implementation": "nccl", "mode": "stream"}
-
-
-_SIZES = [2**power for power in range(7, 30)]
-
-
-def _message(row: Record, dtype: str) -> Record:
-    num_bytes = int(row["message_size"]) * _ELEMENT_BYTES[dtype]
-    return {"dtype": dtype, "message_bytes": num_bytes}
+        size = {"dtype": "fp16", "message_bytes": BF16_BYTES * int(row["message_size"])}  # of as many bytes
+        yield {**row, **size, "implementation": "nccl", "mode": "stream"}
 
 
 def _quantisations(system: Path) -> Iterator[Record]:
     wanted = {"quant_dtype": ("fp8",), "m": range(1, _DENSE_ROWS + 1)}
     for file, op in (("scale_matrix", "fp8_quant_static"), ("computescale", "fp8_quant_dynamic_minus_static")):
         for row in _read(system, f"quantize/*/*/{file}_perf.parquet", {"k": "k"}, wanted):
-            if (
-                row["framework"] != "sglang"
-            ):  # timed unfused, 5 to 10 us, unlike the quantisation that its GEMMs include
+            # SGLang's was timed unfused, 5 to 10 us, unlike the quantisation that its GEMMs include.
+            if row["framework"] != "sglang":
                 yield {**row, "op": op}
 
 

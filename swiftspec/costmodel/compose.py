@@ -6,16 +6,16 @@ from typing import Any
 
 from swiftspec.artifacts.profile import Collective, HostPoint, StepPoint
 from swiftspec.costmodel.constants import CONSTANTS
-from swiftspec.costmodel.forward import Host, all_reduce_times, fastest, forward_parts
+from swiftspec.costmodel.forward import Host, forward_parts
+from swiftspec.costmodel.forward_ops import EXPERTS, all_reduce_times, fastest
 from swiftspec.costmodel.kernel_latency import Kernels, UnknownShapeError
 from swiftspec.costmodel.published import PublishedForwards
 from swiftspec.costmodel.routing import Routing
-from swiftspec.costmodel.sparse_forward import EXPERTS
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.errors import FieldError
-from swiftspec.models import sharded
 from swiftspec.models.layer_parts import halves
 from swiftspec.models.published import Named
+from swiftspec.models.sharding import sharded
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role

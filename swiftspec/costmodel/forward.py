@@ -6,17 +6,13 @@ from dataclasses import dataclass
 from math import log2
 
 from swiftspec.costmodel.constants import CONSTANTS
-from swiftspec.costmodel.forward_ops import FUSED, ForwardOps, Group, OpTime, all_reduce_times, fastest
+from swiftspec.costmodel.forward_ops import ForwardOps, Group, OpTime
 from swiftspec.costmodel.kernel_latency import Kernels, KernelTime
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
-from swiftspec.costmodel.sparse_forward import SparseForwardOps
 from swiftspec.models.heads import Product
 from swiftspec.models.layer_parts import Experts
-from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.timing.latency import Part, Provenance
-
-__all__ = ["FUSED", "Host", "all_reduce_times", "fastest", "forward_parts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +34,7 @@ class Host:
 
     def seconds(self, spec: ModelSpec, *, quant: str, degree: int) -> float:
         """Seconds that are added to a forward of these layers."""
-        sparse_layers = spec.num_layers if spec.experts else 0
-        if isinstance(spec, SparseSpec):
-            sparse_layers = sum(count for part, count in spec.feed_forwards.items() if isinstance(part, Experts))
+        sparse_layers = sum(count for part, count in spec.feed_forwards.items() if isinstance(part, Experts))
         layers = spec.num_layers * self.layer_s + sparse_layers * self.sparse_layer_s
         in_fp8 = spec.num_layers * self.fp8_layer_s if quant == "fp8" else 0.0
         return self.step_s + self.group_s * log2(degree) + max(0.0, layers + in_fp8)
@@ -76,14 +70,13 @@ def forward_parts(
     host: without one, the parts are the devices' only.
     of_rank: rows of the fullest rank; those of its share of the sequences if not given.
     """
-    kind = SparseForwardOps if isinstance(spec, SparseSpec) else ForwardOps
     ranks = spec.attention_ranks
     share = -(-sequences // ranks)
     if of_rank is None:
         of_rank = -(-rows * share // sequences)
     elif of_rank < share:
         share = of_rank
-    forward = kind(
+    forward = ForwardOps(
         spec=spec,
         kernels=kernels,
         quant=quant,

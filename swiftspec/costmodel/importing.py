@@ -27,7 +27,7 @@ from swiftspec.devices import named_device
 from swiftspec.files.csv_rows import read_cells
 from swiftspec.files.document import Origin
 from swiftspec.files.reading import shown
-from swiftspec.models import QUANTISATIONS
+from swiftspec.models.quantisation import QUANTISATIONS
 
 _US = 1e-6
 _MOST_DIGITS = 18  # in 64 bits

@@ -5,9 +5,8 @@ from typing import NamedTuple
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.costmodel.routing import on_fullest
 from swiftspec.devices import DeviceSpec
-from swiftspec.models import QUANTISATIONS
-from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttention
-from swiftspec.models.quantisation import BF16_BYTES
+from swiftspec.models.layer_parts import Experts, GroupedAttention, LatentAttention, LinearAttention
+from swiftspec.models.quantisation import BF16_BYTES, QUANTISATIONS
 from swiftspec.timing.latency import Provenance
 
 NCCL = "nccl"
@@ -54,13 +53,13 @@ class Kernels:
         return self._roofline(max(num_bytes / self._bandwidth_Bps, computing_s))
 
     def attention(
-        self, *, rows: int, context: int, sequences: int, heads: int, kv_heads: int, head_dim: int, kv_dtype: str
+        self, part: GroupedAttention, *, rows: int, context: int, sequences: int, kv_dtype: str
     ) -> KernelTime:
         """Attention of all sequences' rows, each over `context` tokens of its own and causally over earlier rows."""
         per_sequence = rows / sequences
         attended = context + (per_sequence + 1) / 2
-        num_bytes = sequences * (context + per_sequence) * kv_heads * head_dim * 2 * _KV_BYTES[kv_dtype]
-        computing_s = 4.0 * rows * attended * heads * head_dim / self._flops("bf16")
+        num_bytes = sequences * (context + per_sequence) * part.kv_values * _KV_BYTES[kv_dtype]
+        computing_s = 4.0 * rows * attended * part.query_size / self._flops("bf16")
         return self._roofline(max(num_bytes / self._bandwidth_Bps, computing_s))
 
     def collectives(self, degree: int) -> tuple[str, ...]:

@@ -16,9 +16,8 @@ from swiftspec.costmodel.grid import Grid, GridValue
 from swiftspec.costmodel.kernel_latency import NCCL, Kernels, KernelTime, UnknownShapeError
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.devices import DeviceSpec, named_device
-from swiftspec.models import QUANTISATIONS
-from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttention
-from swiftspec.models.quantisation import BF16_BYTES
+from swiftspec.models.layer_parts import Experts, GroupedAttention, LatentAttention, LinearAttention
+from swiftspec.models.quantisation import BF16_BYTES, QUANTISATIONS
 from swiftspec.timing.latency import Provenance, weakest
 
 _Sizes = Any  # whole numbers, or arrays of them
@@ -112,9 +111,9 @@ class TableKernels(Kernels):
         return self._gemm(rows, n, k, quant)
 
     def attention(
-        self, *, rows: int, context: int, sequences: int, heads: int, kv_heads: int, head_dim: int, kv_dtype: str
+        self, part: GroupedAttention, *, rows: int, context: int, sequences: int, kv_dtype: str
     ) -> KernelTime:
-        return self._attention(rows, context, sequences, heads, kv_heads, head_dim, kv_dtype)
+        return self._attention(part, rows, context, sequences, kv_dtype)
 
     def collectives(self, degree: int) -> tuple[str, ...]:
         return (self._implementations or super().collectives(degree)) if degree > 1 else ()
@@ -230,19 +229,11 @@ class TableKernels(Kernels):
         return np.maximum(num_bytes / self._of_tables.memory_bandwidth_Bps, computing_s)
 
     def _find_attention(
-        self, rows: int, context: int, sequences: int, heads: int, kv_heads: int, head_dim: int, kv_dtype: str
+        self, part: GroupedAttention, rows: int, context: int, sequences: int, kv_dtype: str
     ) -> KernelTime:
-        per_sequence = -(-rows // sequences)
-        reading_s, _ = super().attention(
-            rows=rows,
-            context=context,
-            sequences=sequences,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            kv_dtype=kv_dtype,
-        )
-        grid = self._attentions(self._framework, kv_dtype, head_dim)
+        per_sequence, heads, kv_heads = -(-rows // sequences), part.num_heads, part.num_kv_heads
+        reading_s, _ = super().attention(part, rows=rows, context=context, sequences=sequences, kv_dtype=kv_dtype)
+        grid = self._attentions(self._framework, kv_dtype, part.head_dim)
         if grid is None:
             return KernelTime(reading_s, Provenance.ROOFLINE)
         found = grid.at(sequences, context + 1, heads, kv_heads)

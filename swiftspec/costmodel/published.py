@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 from swiftspec.costmodel.linear_fit import LinearFit, Observation
 from swiftspec.devices import DeviceSpec, named_device
-from swiftspec.models import QUANTISATIONS, known_model, sharded
-from swiftspec.models.quantisation import BF16_BYTES
+from swiftspec.models.published import known_model
+from swiftspec.models.quantisation import BF16_BYTES, QUANTISATIONS
+from swiftspec.models.sharding import sharded
 from swiftspec.models.spec import ModelSpec
 from swiftspec.timing.latency import Part, Provenance, weakest
 
@@ -98,12 +99,10 @@ class SwiftSpecKernels:
         return observations
 
     def all_reduce_s(self, spec: ModelSpec, *, degree: int, rows: int) -> float:
-        """Time of one all-reduce that a forward waits for."""
         cost = self.kernels.coefficients["push_s"] + self.forwards.coefficients["exchange"]
         return cost * _push_s(spec, degree, rows=rows, device=self.device)
 
     def parts(self, spec: ModelSpec, *, degree: int, rows: int, context: int) -> tuple[Part, ...]:
-        """A forward of `rows` rows after `context` slots on `degree` devices."""
         layers = spec.num_layers * (1 + self.forwards.coefficients["tile"] * (num_tiles(rows) - 1))
         push_s = _push_s(spec, degree, rows=rows, device=self.device)
         pushing_s = _push_s(spec, degree, rows=_TILE_ROWS, device=self.device) * self.kernels.coefficients["push_s"]

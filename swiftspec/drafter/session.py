@@ -13,7 +13,7 @@ from swiftspec.drafter.drafted_request import DraftedRequest
 from swiftspec.drafter.known_texts import KnownTexts, Row
 from swiftspec.engine.channel.introduction import Introduced, Introduction
 from swiftspec.engine.channel.zmq_channel import Channel, Payload
-from swiftspec.models import MOST_PADDING
+from swiftspec.models.published import MOST_PADDING
 from swiftspec.policies.effects import PeerError, Probe, Stop
 from swiftspec.policies.recovery import served_patience_s
 

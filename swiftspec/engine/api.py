@@ -326,7 +326,7 @@ class Engine:
 
     def text_stream(self) -> TextStream:
         """A decoder of tokens that come one by one."""
-        return self._requests.tokenizer.stream()
+        return TextStream(self._requests.tokenizer)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """The text of token ids, without special tokens. ValueError if one is unknown."""

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from swiftspec.errors import EngineError
-from swiftspec.models.tokenizer import Tokenizer
+from swiftspec.models.tokenizer import TextStream, Tokenizer
 from swiftspec.policies import Request
 from swiftspec.policies.effects import Candidates
 
@@ -48,7 +48,7 @@ class Chunks:
 
     def __init__(self, request: Request, tokenizer: Tokenizer, scores: "Sequence[ScoreReport]" = ()) -> None:
         self._request = request
-        self._text = tokenizer.stream()
+        self._text = TextStream(tokenizer)
         self._num_tokens = 0
         self._scores = iter(scores)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from swiftspec.engine.chunks import Chunk
 from swiftspec.engine.requests import Task
-from swiftspec.models.tokenizer import Tokenizer
+from swiftspec.models.tokenizer import TextStream, Tokenizer
 from swiftspec.policies.effects import Candidates
 from swiftspec.policies.scoring import PromptScoring
 
@@ -66,7 +66,7 @@ def submit(
 
 def scored(tokenizer: Tokenizer, prompt: Sequence[int], generation: Generation) -> tuple[ScoredToken, ...]:
     """The tokens of a prompt that was scored, and the next one. Their texts add up to the whole text."""
-    tokens, stream = (*prompt, *generation.tokens), tokenizer.stream()
+    tokens, stream = (*prompt, *generation.tokens), TextStream(tokenizer)
     texts = [stream.push((token,)) for token in tokens]
     texts[-1] += stream.flush()
 

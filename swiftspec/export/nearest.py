@@ -8,9 +8,9 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.engines import Engine
 from swiftspec.engines.words import METHODS_BY_DRAFT, Method
 from swiftspec.errors import FieldError
-from swiftspec.models import known_model, model_names
 from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.draft_kinds import draft_facts
+from swiftspec.models.published import known_model, model_names
 from swiftspec.models.sparse_config import read_spec
 from swiftspec.models.sparse_spec import in_layout
 from swiftspec.models.spec import ModelSpec, is_model_directory, model_directory

@@ -71,7 +71,6 @@ class _Names:
         globs = [_canonical(name) for name in names if name not in plain and not name.startswith("re:")]
         self._plain = {_canonical(name.removesuffix("*")) for name in plain}
         self._globs = re.compile("|".join(fnmatch.translate(name + end) for name in globs for end in ("", ".*")))
-        self._has_globs = bool(globs)
         try:
             self._expressions = [re.compile(_aliased(expression)) for expression in expressions]
         except re.error as error:
@@ -82,7 +81,7 @@ class _Names:
         ends = range(1, len(words) + 1)
         if any(".".join(words[first:last]) in self._plain for last in ends for first in range(last)):
             return True
-        if self._has_globs and self._globs.match(name):
+        if self._globs.fullmatch(name):
             return True
         return any(one.match(prefix + name) for one in self._expressions for prefix in _PREFIXES)
 

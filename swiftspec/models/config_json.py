@@ -129,6 +129,10 @@ class ConfigJson:
             raise self.fail(field, value, "true or false")
         return value
 
+    def present(self, fields: tuple[str, ...]) -> str:
+        """The first of these fields that is there, else the first."""
+        return next((field for field in fields if self.values.get(field) is not None), fields[0])
+
     def require_experts_everywhere(self) -> None:
         """Refuse experts in some layers only, unless all after the first few: they would be counted wrongly."""
         for field in ("decoder_sparse_step", "moe_layer_freq", "moe_layer_interval"):

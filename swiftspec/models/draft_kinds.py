@@ -98,14 +98,14 @@ class DrafterShape(NamedTuple):
             block = BlockSpec.from_directory(directory, runs=False)
             known = replace(known, markov_rank=block.markov_rank, gru_size=block.gru_size)
             return cls(
-                spec=replace(block.untied_layers, vocab_size=block.draft_vocab_size),
+                spec=replace(block.layers, vocab_size=block.draft_vocab_size),
                 products=_products(known, len(block.layers_of(target)), target),
                 block_tokens=block.num_draft_tokens,
             )
         head = HeadSpec.from_directory(directory, runs=False)
         count = len(head.layers_of(target))
         return cls(
-            spec=replace(head.untied_layer, vocab_size=head.draft_vocab_size),
+            spec=replace(head.layer, vocab_size=head.draft_vocab_size),
             products=_products(known, known.num_features if drafter is Drafter.EAGLE else count, target),
             feature_bytes=BF16_BYTES * count * target.hidden_size if known.kind is DraftKind.HEAD else 0,
         )

@@ -107,10 +107,6 @@ class LayerConfig(ConfigJson):
             if self.values.get(field) and not (has_attention_only and field.startswith("mamba_")):
                 raise self.fail(field, self.values[field], f"none, since {what} cannot be planned")
 
-    def present(self, fields: tuple[str, ...]) -> str:
-        """The first of these fields that is there, else the first."""
-        return next((field for field in fields if self.values.get(field) is not None), fields[0])
-
     def window(self, index: int) -> int:
         """Latest tokens that this layer reads; 0 for all."""
         kind, always, known = self.values.get("layer_types"), self.kind in _ALWAYS, (_WINDOW, _CHUNK, *_FULL, _LINEAR)

@@ -84,11 +84,6 @@ class HeadSpec:
             norm_before_residual=config.flag("norm_before_residual", False),
         )
 
-    @property
-    def untied_layer(self) -> ModelSpec:
-        """Its decoder layer's shape, with an output matrix that is not the embedding."""
-        return dataclasses.replace(self.layer, tie_word_embeddings=False)
-
     def layers_of(self, target: ModelSpec) -> tuple[int, ...]:
         """The target's layers whose inputs it reads; the number of layers stands for the last one's output.
 
@@ -112,11 +107,15 @@ class HeadSpec:
 
 
 def _read(directory: Path, *, runs: bool) -> tuple[ModelSpec, dict[str, Any], Drafter | None]:
-    """Shape of a drafter's layers, its config.json, and what it is."""
+    """Shape of a drafter's layers, its config.json, and what it is. Its output matrix is never the embedding."""
     spec = ModelSpec.from_directory(directory) if runs else drafter_layers(directory)
-    spec.require_dense(directory)
+    if spec.experts:
+        raise ValueError(
+            f"{directory}: config.json model_type is {spec.architecture!r}; expected a dense one in a draft that reads "
+            "hidden states"
+        )
     values = read_foreign_json(directory / "config.json")
-    return spec, values, drafter_of(directory, values)
+    return dataclasses.replace(spec, tie_word_embeddings=False), values, drafter_of(directory, values)
 
 
 def drafter_layers(directory: Path) -> ModelSpec:
@@ -209,11 +208,6 @@ class BlockSpec:
             markov_rank=config.count("markov_rank" if is_dspark else "emb_dim"),
             gru_size=config.count("gru_hidden_dim"),
         )
-
-    @property
-    def untied_layers(self) -> ModelSpec:
-        """Its layers' shape, with an output matrix that is not the embedding."""
-        return dataclasses.replace(self.layers, tie_word_embeddings=False)
 
     def layers_of(self, target: ModelSpec) -> tuple[int, ...]:
         """`feature_layers`. ValueError, naming field and value, if it is a drafter for another target."""

@@ -32,23 +32,20 @@ def read_spec(directory: Path) -> ModelSpec:
 
 def spec_from_config(values: Mapping[str, Any], *, source: str) -> ModelSpec:
     """The same from the values of a config.json; `source` names their origin in errors."""
-    spec = _spec(values, source)
+    config = LayerConfig(Path(source), _text_part(values))
+    config.refuse_unplanned()
+    if config.kind in FAMILIES:
+        spec = _of_family(config)
+    else:
+        spec = ModelSpec.from_config(config.values, source=source, runs=False)
+        windows = config.windows()
+        spec = SparseSpec.of_alike(spec, windows) if spec.experts or any(windows) else spec
     if spec.num_parameters > _MOST_PARAMETERS:
         raise ValueError(
             f"{source}: config.json describes a model of {spec.num_parameters:.3g} parameters; "
             f"expected at most {_MOST_PARAMETERS:.0e}"
         )
     return spec
-
-
-def _spec(values: Mapping[str, Any], source: str) -> ModelSpec:
-    config = LayerConfig(Path(source), _text_part(values))
-    config.refuse_unplanned()
-    if config.kind in FAMILIES:
-        return _of_family(config)
-    spec = ModelSpec.from_config(config.values, source=source, runs=False)
-    windows = config.windows()
-    return SparseSpec.of_alike(spec, windows) if spec.experts or any(windows) else spec
 
 
 def _text_part(values: Mapping[str, Any]) -> Mapping[str, Any]:

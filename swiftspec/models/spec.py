@@ -101,14 +101,6 @@ class ModelSpec:
         """
         return _Config(Path(source), values).spec(runs=runs)
 
-    def require_dense(self, directory: Path) -> None:
-        """ValueError, naming the field, if its layers have experts: those of heads and block drafters have none."""
-        if self.experts:
-            raise ValueError(
-                f"{directory}: config.json model_type is {self.architecture!r}; expected a dense one in a draft that "
-                "reads hidden states"
-            )
-
     def one_layer(self) -> "ModelSpec":
         """The shape of its last layer, alone."""
         return self.of_layers(self.num_layers - 1, self.num_layers)
@@ -268,8 +260,7 @@ class _Config(ConfigJson):
         total, active = _DEFAULT_EXPERTS[architecture]
         is_mixtral = architecture == "mixtral"
         # Transformers 5 writes num_local_experts in both.
-        names = ("num_experts", "num_local_experts", "n_routed_experts")
-        field = next((name for name in names if self.values.get(name) is not None), "num_experts")
+        field = self.present(("num_experts", "num_local_experts", "n_routed_experts"))
         total, active = self.integer(field, total), self.integer("num_experts_per_tok", active)
         if active > total:
             raise self.fail("num_experts_per_tok", active, f"at most the {total} experts of {field}")

@@ -115,10 +115,6 @@ class Tokenizer:
         """The text of token ids; special tokens are left out, unless they are wanted."""
         return self._tokenizer.decode(list(tokens), skip_special_tokens=not special_tokens)
 
-    def stream(self) -> "TextStream":
-        """A decoder for tokens that arrive in pieces."""
-        return TextStream(self)
-
 
 def surely_over(most: int) -> int:
     """Number of tokens in the beginning of a text that proves that the whole text has more than `most`.
@@ -129,7 +125,7 @@ def surely_over(most: int) -> int:
 
 
 class TextStream:
-    """Text of a growing token sequence; the pieces add up to the decoded whole.
+    """Text of a token sequence that arrives in pieces; their texts add up to the decoded whole.
 
     A character may span several byte-level tokens, and a token's text may depend on the token before it. So the text
     since the last boundary is decoded with and without the new tokens, and the difference is returned once it ends in a

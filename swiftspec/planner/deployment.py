@@ -18,10 +18,9 @@ from swiftspec.engines.description import USABLE_SHARE
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.engines.words import Method
 from swiftspec.errors import FieldError
-from swiftspec.models import QUANTISATIONS
 from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.names import unknown
-from swiftspec.models.quantisation import draft_format
+from swiftspec.models.quantisation import QUANTISATIONS, draft_format
 from swiftspec.planner.planned_model import PlannedModel, planned_pair
 from swiftspec.policies import policy_classes
 from swiftspec.policies.base import drafts_elsewhere

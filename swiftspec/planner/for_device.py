@@ -13,8 +13,8 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.engines import engine_named
 from swiftspec.errors import FieldError
 from swiftspec.files.document import ModelRef
-from swiftspec.models import NamedModel, known_model, model_names
 from swiftspec.models.names import unknown
+from swiftspec.models.published import NamedModel, known_model, model_names
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.planned_model import PlannedModel

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from swiftspec.artifacts.plan import GroupMemory
 from swiftspec.devices import DeviceSpec
 from swiftspec.engines.description import USABLE_SHARE
-from swiftspec.models import QUANTISATIONS, sharded, weight_bytes
-from swiftspec.models.quantisation import BF16_BYTES
-from swiftspec.models.spec import ModelSpec
+from swiftspec.models.quantisation import BF16_BYTES, QUANTISATIONS
+from swiftspec.models.sharding import sharded
+from swiftspec.models.spec import ModelSpec, weight_bytes
 from swiftspec.planner.search.option import Option
 from swiftspec.policies import Layout
 from swiftspec.policies.base import sends_features

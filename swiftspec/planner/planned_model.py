@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from swiftspec.artifacts.pair import model_name
 from swiftspec.engines.words import METHODS_BY_DRAFT, Method
 from swiftspec.errors import FieldError
-from swiftspec.models import MOST_PADDING, NOT_LISTED, known_model, model_names, registered_name
 from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.draft_kinds import DrafterShape, DraftFacts, check_pair, draft_facts
 from swiftspec.models.head_spec import drafter_layers
 from swiftspec.models.heads import HEADS, Drafter, Product
 from swiftspec.models.names import unknown
+from swiftspec.models.published import MOST_PADDING, NOT_LISTED, known_model, model_names, registered_name
 from swiftspec.models.sparse_config import read_spec
 from swiftspec.models.sparse_spec import in_layout
 from swiftspec.models.spec import ModelSpec, model_directory

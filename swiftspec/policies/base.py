@@ -236,9 +236,10 @@ def drafts_elsewhere(policy: Policy) -> bool:
 def check_draft(policy: Policy, kind: DraftKind) -> None:
     """ValueError unless the policy's programs work with a draft of this kind."""
     if kind not in policy.drafts:
+        known = " or ".join(each for each in DraftKind if each in policy.drafts)
         raise FieldError(
             "policy",
-            f"{policy.name}, which needs a {_any_of(policy.drafts)} draft",
+            f"{policy.name}, which needs a {known} draft",
             f"this one is {kind}{lacks_mask(policy, kind)}",
         )
 
@@ -248,10 +249,6 @@ def lacks_mask(policy: Policy, kind: DraftKind) -> str:
     if kind is DraftKind.SERIAL and DraftKind.PARALLEL in policy.drafts:
         return ", without a mask token (pard_token in config.json)"
     return ""
-
-
-def _any_of(kinds: frozenset[DraftKind]) -> str:
-    return " or ".join(kind for kind in DraftKind if kind in kinds)
 
 
 def check_shape(policy: Policy, **least: int) -> None:

@@ -21,7 +21,7 @@ from swiftspec.engine.model.cpu.layers import Linear
 from swiftspec.engine.model.runner import DTYPES
 from swiftspec.engine.parallel.tp_group import NoOpTPGroup, TPGroup
 from swiftspec.engine.process.run_folder import run_folder
-from swiftspec.models import sharded
+from swiftspec.models.sharding import sharded
 from swiftspec.models.spec import ModelSpec
 from swiftspec.profiler.helper_processes import answer_of_ranks
 from swiftspec.profiler.op_timer import cache_bytes, num_copies
@@ -69,12 +69,9 @@ class CollectiveCosts:
     def of(cls, samples: Sequence[Mapping[int, Samples]]) -> "CollectiveCosts":
         """Costs from the samples by rows of several processes, one process after another."""
 
-        def latency(field: str, count: int) -> Latency:
-            seconds = [one_s for each in samples for one_s in getattr(each[count], field)]
-            return Latency.of_samples(seconds, Provenance.MEASURED)
-
         def grid(field: str) -> HostGrid:
-            return HostGrid({count: latency(field, count) for count in samples[0]})
+            by_rows = {rows: [s for each in samples for s in getattr(each[rows], field)] for rows in samples[0]}
+            return HostGrid({rows: Latency.of_samples(s, Provenance.MEASURED) for rows, s in by_rows.items()})
 
         return cls(all_reduce=grid("sums"), gather=grid("gathers"), note=grid("notes"))
 

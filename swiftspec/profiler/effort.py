@@ -118,25 +118,23 @@ class Schedule:
     def __init__(
         self, pace: Pace, layouts: Sequence[Layout], *, within_s: float, most_passes: int, contexts: Sequence[int]
     ) -> None:
-        self._pace, self._layouts, self._within_s, self._contexts = pace, layouts, within_s, contexts
+        self._layouts, self._within_s = layouts, within_s
+        self._pass_s = partial(pass_seconds, pace=pace, contexts=contexts)
         ladder = [replace(effort, passes=min(effort.passes, most_passes)) for effort in _LADDER]
-        fitting = (effort for effort in ladder if effort.passes * self._pass_s(effort, layouts) <= within_s)
+        fitting = (effort for effort in ladder if effort.passes * self._pass_s(effort, layouts=layouts) <= within_s)
         self.effort = next(fitting, ladder[-1])
         self._lower = [effort for effort in ladder if effort.contexts == self.effort.contexts]
 
     def note(self, done: int, *, spent_s: float) -> None:
         """Choose again in a first pass, of which so many benches have taken so long."""
-        pace = spent_s / self._pass_s(self.effort, self._layouts[:done])
+        pace = spent_s / self._pass_s(self.effort, layouts=self._layouts[:done])
         left_s, left = self._within_s - spent_s, self._layouts[done:]
         lower = self._lower[self._lower.index(self.effort) :]
-        self.effort = next((one for one in lower if pace * self._pass_s(one, left) <= left_s), lower[-1])
+        self.effort = next((one for one in lower if pace * self._pass_s(one, layouts=left) <= left_s), lower[-1])
 
     def has_time(self, passes: int, *, spent_s: float) -> bool:
         """Whether another pass is wanted and fits, after so many have taken so long."""
         return passes < self.effort.passes and spent_s * (passes + 1) / passes <= self._within_s
-
-    def _pass_s(self, effort: Effort, layouts: Sequence[Layout]) -> float:
-        return pass_seconds(effort, self._pace, layouts, self._contexts)
 
 
 def left_out(effort: Effort, *, most_passes: int = PASSES, contexts: Sequence[int] = CONTEXTS) -> list[str]:

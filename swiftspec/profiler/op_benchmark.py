@@ -19,7 +19,7 @@ from swiftspec.engine.model.gpu.ops import ops_for
 from swiftspec.engine.model.gpu.weights import FORMATS, WeightFormat, build_weight
 from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.files.document import Origin
-from swiftspec.models import sharded
+from swiftspec.models.sharding import sharded
 from swiftspec.models.spec import ModelSpec
 from swiftspec.profiler.helper_processes import answer_of_ranks
 from swiftspec.profiler.op_timer import OpTimer, Timing

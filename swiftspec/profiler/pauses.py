@@ -38,14 +38,11 @@ class Pauses(Measuring):
 
     name: ClassVar[str] = "pauses"
     layout: ClassVar[Layout] = Layout.COLOCATED
+    draft_rows: ClassVar[int] = 0
 
     @property
     def target_rows(self) -> int:
         return max(self.rows_grid)
-
-    @property
-    def draft_rows(self) -> int:
-        return 0
 
     def order(self) -> Iterator[tuple[int, float]]:
         """Rows, and the pause between forwards of as many rows."""

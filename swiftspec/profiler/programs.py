@@ -1,7 +1,7 @@
 """Measuring programs: role programs like a policy's, so that steps are timed by the driver that will run the plan."""
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import cycle, repeat
 from typing import ClassVar
@@ -159,11 +159,7 @@ class OverlappedSweep(_Sweep):
 
     def _draft(self, request: Request) -> Program:
         yield from self._draft_reads(request)
-        for rows in cycle(self.draft_rows_grid):
-            for _ in range(2 * IN_A_ROW):
-                if (yield Poll()) is not None:
-                    return
-                yield from expand(request, rows)
+        yield from expand_until_told(request, self.draft_rows_grid)
 
 
 class Resumptions(_Sweep):
@@ -260,3 +256,12 @@ def expand(request: Request, num_rows: int, *, fuzzy: bool = False) -> Subprogra
         others = [row._replace(token=request.mask_token) for row in others]
     yield from DraftForward((root, *others), NUM_CANDIDATES, fuzzy=fuzzy)
     yield KeepKV(Role.DRAFT, (), 0)
+
+
+def expand_until_told(request: Request, grid: Iterable[int]) -> Subprogram[None]:
+    """Expansions of each row count in turn, several in a row, until a message of the target has come."""
+    for rows in cycle(grid):
+        for _ in range(2 * IN_A_ROW):
+            if (yield Poll()) is not None:
+                return
+            yield from expand(request, rows)

@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import cycle, pairwise
+from itertools import pairwise
 from queue import SimpleQueue
 from typing import ClassVar
 
@@ -22,9 +22,9 @@ from swiftspec.engine.running import RequestEvent
 from swiftspec.errors import FieldError
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import DraftKind, Layout, Policy, Request
-from swiftspec.policies.effects import Clock, Commit, Poll, Prefill, Program, Role, Send, Stop, Subprogram
+from swiftspec.policies.effects import Clock, Commit, Poll, Prefill, Program, Role, Send, Stop
 from swiftspec.profiler.benches import Bench
-from swiftspec.profiler.programs import IN_A_ROW, SIGNAL, Measuring, expand, verify
+from swiftspec.profiler.programs import IN_A_ROW, SIGNAL, Measuring, expand, expand_until_told, verify
 from swiftspec.profiler.prompts import Prompts
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.timing.latency import Provenance
@@ -61,13 +61,8 @@ class _Sharing(Measuring):
     begin_s: float  # time of the driver's clock when all have read their prompts; until then they compute single rows
     repeats: int  # forwards of every row count
 
-    @property
-    def target_rows(self) -> int:
-        return MOST_ROWS
-
-    @property
-    def draft_rows(self) -> int:
-        return MOST_ROWS
+    target_rows: ClassVar[int] = MOST_ROWS
+    draft_rows: ClassVar[int] = MOST_ROWS
 
     def _stages(self) -> Iterator[Sequence[int]]:
         """Rows of this request's forwards in each stage that it takes part in."""
@@ -122,7 +117,7 @@ class DisaggregatedSharing(_Sharing):
         while (yield from Clock()) < self.begin_s:
             yield from expand(request, 1)
         for grid in self._stages():
-            yield from _expand_until_signal(request, grid)
+            yield from expand_until_told(request, grid)
         while (yield Poll()) is None:  # the target's Stop follows its last signal
             yield from expand(request, 1)
 
@@ -132,14 +127,6 @@ class HeadSharing(DisaggregatedSharing):
 
     name: ClassVar[str] = "head_sharing"
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.HEAD})
-
-
-def _expand_until_signal(request: Request, grid: Sequence[int]) -> Subprogram[None]:
-    for rows in cycle(grid):
-        for _ in range(2 * IN_A_ROW):
-            if (yield Poll()) is not None:
-                return
-            yield from expand(request, rows)
 
 
 def check_max_sequences(max_sequences: int) -> None:

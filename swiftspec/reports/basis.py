@@ -7,7 +7,7 @@ from swiftspec.artifacts.plan import Basis, GroupMemory, Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.devices import DEVICES
 from swiftspec.files.document import Origin
-from swiftspec.models import known_model, model_names
+from swiftspec.models.published import known_model, model_names
 from swiftspec.policies.effects import Role
 from swiftspec.reports.formatting import count, gigabytes, known_errors, percent, provenance_shares
 from swiftspec.reports.model import Bar, Command, Facts, Part, Section, Segment, Source

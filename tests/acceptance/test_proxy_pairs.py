@@ -7,8 +7,8 @@ import pytest
 
 from swiftspec.acceptance import acceptance_for, dataset_names, rank_acceptance
 from swiftspec.acceptance.proxy_pairs import LOGIT_PER_SIZE, FittedPair, fitted_pairs
-from swiftspec.models import known_model, model_names
 from swiftspec.models.heads import Product
+from swiftspec.models.published import known_model, model_names
 from swiftspec.models.spec import ModelSpec
 from swiftspec.timing.latency import Provenance
 

@@ -8,7 +8,7 @@ import pytest
 from swiftspec.cli.app import main
 from swiftspec.devices import DEVICES
 from swiftspec.engines import ENGINES
-from swiftspec.models import known_model, model_names
+from swiftspec.models.published import known_model, model_names
 from swiftspec.policies import POLICIES
 
 

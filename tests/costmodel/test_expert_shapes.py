@@ -11,8 +11,8 @@ from swiftspec.costmodel.forward import forward_parts
 from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.costmodel.shipped import kernels_of, tables_of
 from swiftspec.devices import named_device
-from swiftspec.models import known_model, model_names
 from swiftspec.models.layer_parts import Experts
+from swiftspec.models.published import known_model, model_names
 from swiftspec.timing.latency import Provenance
 
 Times = dict[ExpertShape, dict[int, float]]

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
-from swiftspec.costmodel.forward import FUSED, Host, all_reduce_times, fastest, forward_parts
+from swiftspec.costmodel.forward import Host, forward_parts
+from swiftspec.costmodel.forward_ops import FUSED, all_reduce_times, fastest
 from swiftspec.costmodel.shipped import kernels_of
-from swiftspec.models import known_model, weight_bytes
+from swiftspec.models.published import known_model
+from swiftspec.models.spec import weight_bytes
 from swiftspec.timing.latency import Part
 
 LARGE, SMALL = known_model("llama-3-70b").spec, known_model("llama-3.2-3b").spec

@@ -9,6 +9,7 @@ from swiftspec.costmodel.measured import TableKernels
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.costmodel.shipped import kernels_of, shipped_tables
 from swiftspec.devices import DEVICES
+from swiftspec.models.layer_parts import GroupedAttention
 from swiftspec.timing.latency import Provenance
 
 
@@ -157,9 +158,8 @@ def test_slower_links_cost_an_h800_what_the_bytes_take_longer() -> None:
 
 
 def _attention_s(*, rows: int = 1, context: int, sequences: int = 1, device: str = "h200-sxm") -> float:
-    seconds, _ = kernels_of(device).attention(
-        rows=rows, context=context, sequences=sequences, heads=64, kv_heads=8, head_dim=128, kv_dtype="bf16"
-    )
+    part = GroupedAttention(num_heads=64, num_kv_heads=8, head_dim=128)
+    seconds, _ = kernels_of(device).attention(part, rows=rows, context=context, sequences=sequences, kv_dtype="bf16")
     return seconds
 
 

@@ -2,10 +2,12 @@
 
 import pytest
 
-from swiftspec.models import known_model, sharded, weight_bytes
 from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.layer_parts import DenseNetwork, Experts, GroupedAttention, LatentAttention
+from swiftspec.models.published import known_model
+from swiftspec.models.sharding import sharded
 from swiftspec.models.sparse_spec import SparseSpec, in_layout
+from swiftspec.models.spec import weight_bytes
 
 R1 = known_model("deepseek-r1").spec
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from swiftspec.models import shard_of, sharded
+from swiftspec.models.head_spec import HeadSpec
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.layer_parts import Experts
+from swiftspec.models.sharding import shard_of, sharded
 from swiftspec.models.sparse_config import spec_from_config
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
@@ -191,4 +192,4 @@ def test_experts_that_no_architecture_has_are_refused(
 def test_drafts_that_read_hidden_states_are_dense(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
     with pytest.raises(ValueError, match="model_type is 'mixtral'; expected a dense one in a draft that reads hidden"):
-        ModelSpec.from_directory(tmp_path).require_dense(tmp_path)
+        HeadSpec.from_directory(tmp_path)

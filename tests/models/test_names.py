@@ -3,8 +3,8 @@
 import pytest
 
 from swiftspec.devices import registered_device
-from swiftspec.models import known_model, model_names, registered_name
 from swiftspec.models.names import unknown
+from swiftspec.models.published import known_model, model_names, registered_name
 from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.policies.effects import Role
 

@@ -5,7 +5,8 @@ import pytest
 
 from swiftspec import models
 from swiftspec.devices import DEVICES, ClusterSpec, DeviceSpec, named_device
-from swiftspec.models import known_model, registered_name, weight_bytes
+from swiftspec.models.published import known_model, registered_name
+from swiftspec.models.spec import weight_bytes
 
 # Sizes of the safetensors files' tensors, as the models' cards state them.
 DENSE, SPARSE = (

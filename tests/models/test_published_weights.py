@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from swiftspec.models import weight_bytes
 from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.sparse_config import read_spec
-from swiftspec.models.spec import ModelSpec
+from swiftspec.models.spec import ModelSpec, weight_bytes
 
 ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "published_weights.json").read_text())["rows"]
 FIELDS = ("parameters", "bytes")

@@ -2,7 +2,9 @@ import dataclasses
 
 import pytest
 
-from swiftspec.models import known_model, shard_of, sharded, weight_bytes
+from swiftspec.models.published import known_model
+from swiftspec.models.sharding import shard_of, sharded
+from swiftspec.models.spec import weight_bytes
 
 LARGE = known_model("llama-3-70b").spec
 

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.models import known_model, sharded, weight_bytes
 from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.families import FAMILIES, PLANNED_ONLY
 from swiftspec.models.layer_parts import DenseNetwork, Experts, GroupedAttention, LatentAttention, LinearAttention
+from swiftspec.models.published import known_model
 from swiftspec.models.quantisation import draft_format
+from swiftspec.models.sharding import sharded
 from swiftspec.models.sparse_config import read_spec, spec_from_config
 from swiftspec.models.sparse_spec import SparseSpec, in_layout
-from swiftspec.models.spec import ModelSpec, dense_format
+from swiftspec.models.spec import ModelSpec, dense_format, weight_bytes
 from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.policies.effects import Role
 

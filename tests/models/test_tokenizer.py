@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swiftspec.models.tokenizer import Tokenizer, surely_over
+from swiftspec.models.tokenizer import TextStream, Tokenizer, surely_over
 from tests.cli.tokenizer_files import END_ID, write_byte_tokenizer
 
 pytestmark = pytest.mark.extra("engine")
@@ -27,14 +27,14 @@ def test_special_tokens_are_left_out_of_the_text(tokenizer: Tokenizer) -> None:
 
 
 def test_stream_holds_back_a_character_until_its_last_byte(tokenizer: Tokenizer) -> None:
-    stream = tokenizer.stream()
+    stream = TextStream(tokenizer)
     tokens = tokenizer.encode("a\U0001f680b")
     assert [stream.push([token]) for token in tokens] == ["a", "", "", "", "\U0001f680", "b"]
     assert stream.flush() == ""
 
 
 def test_flush_gives_out_what_is_no_whole_character(tokenizer: Tokenizer) -> None:
-    stream = tokenizer.stream()
+    stream = TextStream(tokenizer)
     assert stream.push(tokenizer.encode("\U0001f680")[:2]) == ""
     assert stream.flush() == tokenizer.decode(tokenizer.encode("\U0001f680")[:2])
     assert stream.flush() == ""
@@ -44,7 +44,7 @@ def test_flush_gives_out_what_is_no_whole_character(tokenizer: Tokenizer) -> Non
 def test_stream_adds_up_to_the_decoded_whole(tokenizer: Tokenizer, data: st.DataObject) -> None:
     tokens = data.draw(st.one_of(st.text().map(tokenizer.encode), st.lists(st.integers(0, 256)).map(tuple)))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(tokens)))))
-    stream = tokenizer.stream()
+    stream = TextStream(tokenizer)
     pieces = [stream.push(tokens[start:end]) for start, end in zip([0, *cuts], [*cuts, len(tokens)], strict=True)]
     assert "".join([*pieces, stream.flush()]) == tokenizer.decode(tokens)
 
@@ -83,7 +83,7 @@ def test_long_tokens_are_told_from_many_tokens(tmp_path: Path) -> None:
 
 
 def test_special_tokens_are_not_kept_for_those_that_follow(tokenizer: Tokenizer) -> None:
-    stream = tokenizer.stream()
+    stream = TextStream(tokenizer)
     assert [stream.push((END_ID,) * 5) for _ in range(3)] == ["", "", ""]
     assert len(stream._tokens) == 0
     tokens = tokenizer.encode("a b", special_tokens=False)

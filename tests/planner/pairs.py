@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from swiftspec.artifacts.profile import Collective, Profile, StepPoint
 from swiftspec.devices import named_device
-from swiftspec.models import known_model, weight_bytes
+from swiftspec.models.published import known_model
+from swiftspec.models.spec import weight_bytes
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import NUM_QUANTILES, Part, Provenance
 from swiftspec.timing.timeline import Phase

@@ -3,8 +3,10 @@ from dataclasses import replace
 import pytest
 
 from swiftspec.devices import named_device
-from swiftspec.models import known_model, sharded, weight_bytes
 from swiftspec.models.heads import HEADS
+from swiftspec.models.published import known_model
+from swiftspec.models.sharding import sharded
+from swiftspec.models.spec import weight_bytes
 from swiftspec.planner.memory import GRAPHS_BYTES, MemoryModel
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.space import feasible_options

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from swiftspec.engine.async_api import AsyncStream
 from swiftspec.engine.chunks import Chunks
 from swiftspec.errors import EngineError
-from swiftspec.models.tokenizer import Tokenizer
+from swiftspec.models.tokenizer import TextStream, Tokenizer
 from swiftspec.policies import Request
 from swiftspec.server.answer import Answer
 from swiftspec.server.bodies import CompletionBody
@@ -84,7 +84,7 @@ def given_out(
             prompt=(1,),
             arrival_s=0.0,
             seed=None,
-            text=tokenizer.stream() if stops else None,
+            text=TextStream(tokenizer) if stops else None,
             timeout_s=None,
             ended=lambda _: None,
         )

@@ -17,7 +17,8 @@ from swiftspec.cli import console
 from swiftspec.costmodel.compose import RoleModel
 from swiftspec.costmodel.device_profile import device_profile
 from swiftspec.devices import DEVICES
-from swiftspec.models import known_model, weight_bytes
+from swiftspec.models.published import known_model
+from swiftspec.models.spec import weight_bytes
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.controls.control import Demand
 from swiftspec.scheduler.controls.named import goodput_by_length

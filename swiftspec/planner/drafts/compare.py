@@ -13,8 +13,7 @@ from swiftspec.artifacts.gain import Gain
 from swiftspec.artifacts.kinds import DeviceUse, DraftingKind, KindComparison
 from swiftspec.costmodel.shipped import described_kernels
 from swiftspec.errors import FieldError
-from swiftspec.models import weight_bytes
-from swiftspec.models.spec import ModelSpec
+from swiftspec.models.spec import ModelSpec, weight_bytes
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.drafts.named import NONE, SUFFIX, DraftInput, Kind, kinds_of
 from swiftspec.planner.drafts.shapes import Shapes, longest_text

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from swiftspec.errors import FieldError
-from swiftspec.models import known_model, model_names
 from swiftspec.models.heads import HEADS, Drafter
+from swiftspec.models.published import known_model, model_names
 from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.policies import POLICIES, DraftKind, Layout, Policy
 from swiftspec.policies.base import drafts_chain

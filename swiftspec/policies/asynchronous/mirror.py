@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from swiftspec.policies.asynchronous.branches import Branches, prepared_rounds, roll_out
-from swiftspec.policies.base import ChainShape, Fields, Layout, check_shape
+from swiftspec.policies.base import ChainShape, Fields, Layout, check_shape, shapes
 from swiftspec.policies.effects import (
     DraftForward,
     PeerError,
@@ -70,10 +70,8 @@ class Mirror(ChainShape):
 
     @classmethod
     def search_space(cls) -> Iterator["Mirror"]:
-        for num_draft_tokens in (2, 3, 4, 5, 6, 7, 9):
-            for guesses in (1, 2, 3, 4):
-                if (num_draft_tokens + 1) * guesses <= _MOST_BRANCHES:
-                    yield cls(num_draft_tokens=num_draft_tokens, guesses=guesses)
+        found = shapes(cls, num_draft_tokens=(2, 3, 4, 5, 6, 7, 9), guesses=(1, 2, 3, 4))
+        return (shape for shape in found if shape.expand_rows <= _MOST_BRANCHES)
 
     def _verify(self, window: Subtree) -> Subprogram[tuple[int, ...]]:
         answers = yield from TargetExit(window.rows(), self.guesses + 1)

@@ -125,7 +125,7 @@ def draft_rounds(
     expand: Callable[[], Subprogram[bool]],
     best: Callable[[], Subtree],
     is_enough: Callable[[Subtree], bool],
-    miss_expansions: int,
+    miss_expansions: int = 1,
 ) -> Program:
     """The draft's half, after its prefill.
 

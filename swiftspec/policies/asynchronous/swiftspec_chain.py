@@ -62,7 +62,6 @@ class SwiftSpecChain(ChainShape):
             expand=partial(expand, tree, self.expand_rows, self.num_candidates),
             best=partial(tree.best_chain, self.target_rows),
             is_enough=lambda chain: len(chain.tokens) > self.least_draft_tokens,
-            miss_expansions=1,
         )
 
     @classmethod

@@ -89,7 +89,6 @@ class SwiftSpecParallel(TreeShape):
             expand=partial(expand_masked, tree, self.expand_nodes, self.num_candidates),
             best=partial(tree.best, self.verify_rows, least_probability=self.least_probability),
             is_enough=is_enough,
-            miss_expansions=1,
         )
 
     @classmethod

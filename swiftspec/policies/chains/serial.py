@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, Grid, Layout, TreeShape, check_positive, check_shape
+from swiftspec.policies.base import ChainShape, Grid, Layout, TreeShape, check_positive, check_shape, shapes
 from swiftspec.policies.colocated import Text, tree_rounds
 from swiftspec.policies.effects import Program, Role, Subprogram
 from swiftspec.policies.request import Request
@@ -58,11 +58,9 @@ class SerialTree(TreeShape):
 
     @classmethod
     def search_space(cls) -> Iterator["SerialTree"]:
-        for verify_rows in (4, 8, 12, 16, 24, 32):
-            for expand_rows in (2, 4, 8):
-                for expansions in (2, 3, 4, 5, 6, 8, 10):
-                    if verify_rows <= 1 + expansions * expand_rows * 2:
-                        yield cls(verify_rows=verify_rows, expand_rows=expand_rows, expansions=expansions)
+        rows, expansions = (4, 8, 12, 16, 24, 32), (2, 3, 4, 5, 6, 8, 10)
+        found = shapes(cls, verify_rows=rows, expand_rows=(2, 4, 8), expansions=expansions)
+        return (shape for shape in found if shape.verify_rows <= 1 + shape.expansions * shape.expand_rows * 2)
 
     @classmethod
     def host_shapes(cls) -> Iterator["SerialTree"]:

@@ -45,23 +45,20 @@ class SuffixTree:
     def extend(self, tokens: Iterable[int]) -> None:
         """Add text."""
         for token in tokens:
-            self._append(token)
-
-    def _append(self, token: int) -> None:
-        text, matches = self._text, list[_Node]()
-        text.append(token)
-        for node in (*self._matches, self._root):
-            node.num_followed += 1
-            child = node.children.get(token)
-            if child is None:
-                node.children[token] = len(text)
-                continue
-            if isinstance(child, int):
-                child = node.children[token] = self._counted(child, node.depth + 1)
-            child.num_occurrences += 1
-            if child.depth < self._max_depth:
-                matches.append(child)
-        self._matches = matches
+            self._text.append(token)
+            matches: list[_Node] = []
+            for node in (*self._matches, self._root):
+                node.num_followed += 1
+                child = node.children.get(token)
+                if child is None:
+                    node.children[token] = len(self._text)
+                    continue
+                if isinstance(child, int):
+                    child = node.children[token] = self._counted(child, node.depth + 1)
+                child.num_occurrences += 1
+                if child.depth < self._max_depth:
+                    matches.append(child)
+            self._matches = matches
 
     def _counted(self, position: int, depth: int) -> _Node:
         """Node of a string whose only occurrence so far ends before `position`."""

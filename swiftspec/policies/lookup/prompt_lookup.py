@@ -8,7 +8,7 @@ sent, and only rejected rows are discarded.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import Fields, Grid, TargetOnly, check_shape
+from swiftspec.policies.base import ChainShape, Fields, Grid, TargetOnly, check_shape
 from swiftspec.policies.colocated import text_rounds
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
@@ -16,7 +16,7 @@ from swiftspec.policies.tree import Subtree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptLookup(TargetOnly):
+class PromptLookup(ChainShape, TargetOnly):
     """Parameters of the lookup.
 
     num_draft_tokens: tokens verified after a match, at most. longest_match: number of tokens looked up first; then
@@ -35,18 +35,10 @@ class PromptLookup(TargetOnly):
     def __post_init__(self) -> None:
         check_shape(self, num_draft_tokens=1, longest_match=1)
 
-    @property
-    def target_rows(self) -> int:
-        return self.num_draft_tokens + 1
-
     def programs(self, request: Request) -> dict[Role, Program]:
         text = Lookup(self.longest_match, self.num_draft_tokens)
         text.extend(request.prompt)
         return {Role.TARGET: text_rounds(request, text)}
-
-    @property
-    def chain_tokens(self) -> int:
-        return self.num_draft_tokens
 
 
 class Lookup:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import Fields, Layout, TreeShape, check_positive, check_shape
+from swiftspec.policies.base import Fields, Layout, TreeShape, check_positive, check_shape, shapes
 from swiftspec.policies.effects import Program, Role, Subprogram
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, at_temperature
@@ -79,11 +79,8 @@ class Eagle2Tree(TreeShape):
 
     @classmethod
     def search_space(cls) -> Iterator["Eagle2Tree"]:
-        for verify_rows in (6, 8, 12, 16, 24):
-            for top_k in (2, 4):
-                for depth in (3, 4, 5, 6, 8):
-                    if verify_rows <= 1 + top_k + depth * top_k:
-                        yield cls(verify_rows=verify_rows, top_k=top_k, depth=depth)
+        found = shapes(cls, verify_rows=(6, 8, 12, 16, 24), top_k=(2, 4), depth=(3, 4, 5, 6, 8))
+        return (shape for shape in found if shape.verify_rows <= 1 + shape.top_k + shape.depth * shape.top_k)
 
     def _draft(self, layers: Layers) -> Subprogram[list[int]]:
         first = yield from layers.start(self.top_k)
@@ -118,7 +115,6 @@ class EasySpec(Eagle2Tree):
     """Parameters of the fuzzily drafted tree: those of `Eagle2Tree`."""
 
     name: ClassVar[str] = "easyspec"
-    elastic: ClassVar[bool] = True
     fuzzy: ClassVar[bool] = True
     is_exact: ClassVar[bool] = False
 

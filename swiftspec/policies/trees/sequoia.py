@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, NamedTuple
 
-from swiftspec.policies.base import Fields, Layout, TreeShape, check_shape
+from swiftspec.policies.base import Fields, Layout, TreeShape, check_shape, shapes
 from swiftspec.policies.effects import Program, Role, Subprogram
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates
@@ -102,10 +102,8 @@ class SequoiaTree(TreeShape):
 
     @classmethod
     def search_space(cls) -> Iterator["SequoiaTree"]:
-        for verify_rows in (4, 6, 8, 10, 12, 16, 24):
-            for depth in (2, 3, 4, 5, 6, 8, 10):
-                if depth < verify_rows:
-                    yield cls(verify_rows=verify_rows, depth=depth)
+        found = shapes(cls, verify_rows=(4, 6, 8, 10, 12, 16, 24), depth=(2, 3, 4, 5, 6, 8, 10))
+        return (shape for shape in found if shape.depth < shape.verify_rows)
 
     def _draft(self, layers: Layers) -> Subprogram[list[int]]:
         static = self._nodes

@@ -11,8 +11,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Set
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from threading import Event, Semaphore, Thread
+from threading import Event
 from typing import Final
 
 import numpy as np
@@ -32,29 +33,24 @@ def watched(cores: Set[int]) -> Iterator[Callable[[float, float], float]]:
     """
     chosen = sorted(cores)[:: -(-len(cores) // _MOST_CORES) or 1] if sys.platform == "linux" else []
     samples: list[_Samples] = [[] for _ in chosen]
-    begun, ends = Semaphore(0), Event()
-    threads = [
-        Thread(target=_watch, args=(core, own, begun, ends), name=f"pace of core {core}", daemon=True)
-        for core, own in zip(chosen, samples, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in threads:
-            begun.acquire()
+    ends = Event()
 
-        def pace_s(began_s: float, ended_s: float) -> float:
-            means = [_mean_s(own, began_s - _AROUND_S, ended_s + _AROUND_S) for own in samples]
-            return float(np.mean(means)) if means else 1.0
+    def pace_s(began_s: float, ended_s: float) -> float:
+        means = [_mean_s(own, began_s - _AROUND_S, ended_s + _AROUND_S) for own in samples]
+        return float(np.mean(means)) if means else 1.0
 
-        yield pace_s
-    finally:
-        ends.set()
-        for thread in threads:
-            thread.join()
+    with ThreadPoolExecutor(_MOST_CORES) as threads:
+        try:
+            for core, own in zip(chosen, samples, strict=True):
+                threads.submit(_watch, core, own, ends)
+            while not all(samples):
+                time.sleep(_EVERY_S)
+            yield pace_s
+        finally:
+            ends.set()
 
 
-def _watch(core: int, samples: _Samples, begun: Semaphore, ends: Event) -> None:
+def _watch(core: int, samples: _Samples, ends: Event) -> None:
     """Sample the work on a core, by the processor time that it got, whoever else waited."""
     if sys.platform == "linux":
         os.sched_setaffinity(0, {core})  # of this thread alone
@@ -64,8 +60,6 @@ def _watch(core: int, samples: _Samples, begun: Semaphore, ends: Event) -> None:
         at_s, began_s = time.perf_counter(), time.thread_time()
         streamed.sum()
         samples.append((at_s, max(1e-9, time.thread_time() - began_s)))
-        if len(samples) == 1:
-            begun.release()
         ends.wait(_EVERY_S)
 
 

@@ -46,7 +46,6 @@ class FittedSteps:
         return float(np.dot(_hats(rows, self.rows), self.rows_s))
 
     def seconds(self, work: Work) -> float:
-        """Seconds of a step."""
         return self.forward_s(work.rows + work.read) + float(_others(work) @ np.array(self.coefficients))
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from swiftspec.costmodel.forward import Host, forward_parts
 from swiftspec.costmodel.shipped import kernels_of
-from swiftspec.models import known_model
 from swiftspec.models.heads import HEADS
+from swiftspec.models.published import known_model
 from swiftspec.models.quantisation import draft_format
 from swiftspec.studies.backtest.published import read_facts
 from swiftspec.studies.backtest.rows import SPARSE_RATIO, SPARSE_TOKENS, Row

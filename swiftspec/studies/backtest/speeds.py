@@ -13,8 +13,8 @@ from swiftspec.costmodel.compose import RoleModel
 from swiftspec.costmodel.device_profile import Int4Forwards, device_profile
 from swiftspec.costmodel.published import SwiftSpecKernels
 from swiftspec.files.document import ModelRef
-from swiftspec.models import NamedModel, known_model
 from swiftspec.models.heads import HEADS
+from swiftspec.models.published import NamedModel, known_model
 from swiftspec.policies import DraftKind, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator

@@ -15,8 +15,9 @@ from swiftspec.costmodel.published import (
     published_tables,
 )
 from swiftspec.devices import DeviceSpec
-from swiftspec.models import known_model, sharded
+from swiftspec.models.published import known_model
 from swiftspec.models.quantisation import BF16_BYTES
+from swiftspec.models.sharding import sharded
 from swiftspec.models.spec import ModelSpec
 from swiftspec.timing.latency import Part, Provenance
 

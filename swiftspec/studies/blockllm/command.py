@@ -7,7 +7,7 @@ import numpy as np
 from swiftspec.cli import console
 from swiftspec.costmodel.compose import RoleModel
 from swiftspec.costmodel.device_profile import device_profile
-from swiftspec.models import known_model
+from swiftspec.models.published import known_model
 from swiftspec.policies.effects import Role
 from swiftspec.studies.blockllm.closed_forms import break_even_accuracy, md1_wait_s
 from swiftspec.studies.blockllm.deployment import Block, Deployment, Links, StepTime, Surrogate

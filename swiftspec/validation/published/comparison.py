@@ -186,7 +186,7 @@ _MANY: Final = ((1, 1, "1 request"), (2, 16, "2 to 16"), (17, 256, "17 to 256"),
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All rows of a file. ignored: figures that are no part of the summary's medians."""
+    """All rows of a file. failed: numbers of those that are no part of the summary's errors: requests failed."""
 
     rows: tuple[RowComparison, ...]
     leave_out: LeaveOut = LeaveOut.NONE

@@ -15,8 +15,8 @@ from swiftspec.devices import DeviceSpec
 from swiftspec.engines.constants import Constants
 from swiftspec.engines.description import Engine
 from swiftspec.errors import FieldError
-from swiftspec.models import QUANTISATIONS
 from swiftspec.models.device_layout import DeviceLayout
+from swiftspec.models.quantisation import QUANTISATIONS
 from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.under_load.arrays import simulate
 from swiftspec.planner.under_load.composed_engine import ComposedEngine

@@ -10,7 +10,7 @@ from swiftspec.engine.model.weights.checkpoint import load_weights, weight_shape
 from swiftspec.engine.model.weights.loader import local_spec
 from swiftspec.engine.model.weights.sharding import cut
 from swiftspec.engine.parallel.tp_group import TPGroup
-from swiftspec.models import shard_of
+from swiftspec.models.sharding import shard_of
 from swiftspec.models.spec import ModelSpec
 from tests.engine.checkpoints import write_checkpoint
 

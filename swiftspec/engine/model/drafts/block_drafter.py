@@ -68,7 +68,7 @@ class BlockLayers(DecoderLayers):
         self._fusion = Linear(weights["fc.weight"].float(), None, dtype=dtype)
         self._layers = [build_layer(weights, index, shape, dtype=dtype) for index in range(shape.num_layers)]
         self._context = Linear(_context_weight(weights, shape), None, dtype=dtype)
-        self._head = build_head(weights, spec.untied_layers, dtype=dtype)
+        self._head = build_head(weights, shape, dtype=dtype)
 
     def read(self, features: Tensor, cache: KVCache, *, first: int) -> None:
         """Write the keys and values of verified tokens, from their features [N, F], into slots from `first` on."""

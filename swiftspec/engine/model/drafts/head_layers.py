@@ -57,7 +57,7 @@ class HeadLayers(DecoderLayers):
         self._fusion = Linear(fusion, None, dtype=dtype)
         self._layer = build_layer(layer, 0, spec.layer, dtype=dtype)
         untied = {HEAD: weights[HEAD], "model.norm.weight": weights["model.norm.weight"]}
-        self._head = build_head(untied, spec.untied_layer, dtype=dtype)
+        self._head = build_head(untied, spec.layer, dtype=dtype)
         self.tokens = weights.get("tokens")
         carried = weights.get("carried_norm.weight")
         self._carried_norm = None if carried is None else carried.float() * math.sqrt(size)
@@ -109,7 +109,7 @@ class HeadKernels:
         self._embedding = weights[EMBEDDING]
         packer = Packer(library=library, dtype=torch.float32, shared=SharedWeights(is_shared=False))
         named = {**weights, LAYER + "input_layernorm.weight": norms}
-        self._packed = PackedModel(LoadedModel(named, {}), spec.untied_layer, packer)
+        self._packed = PackedModel(LoadedModel(named, {}), spec.layer, packer)
         self._wide_spec = dataclasses.replace(spec.layer, hidden_size=2 * size)
         self._wide = Model.from_buffer_copy(self._packed.model)
         self._wide.hidden_size, self._wide.norm_eps = 2 * size, 0.0
