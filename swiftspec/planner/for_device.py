@@ -24,7 +24,7 @@ from swiftspec.progress import Progress
 from swiftspec.timing.latency import Provenance
 
 if TYPE_CHECKING:
-    from swiftspec.acceptance import GivenAcceptance
+    from swiftspec.acceptance.given import GivenAcceptance
 
 NUM_PROMPTS = 16
 NUM_NEW_TOKENS = 256
@@ -157,7 +157,9 @@ def _sizes(options: SearchOptions, deployment: Deployment, target: PlannedModel)
 
 def check_acceptance(dataset: str | None, trace: Path | None, given: "GivenAcceptance | None") -> None:
     """ValueError unless there is at most one source of acceptance."""
-    from swiftspec.acceptance import TextClass, dataset_names, published_records
+    from swiftspec.acceptance.proxy_pairs import dataset_names
+    from swiftspec.acceptance.records import published_records
+    from swiftspec.acceptance.texts import TextClass
 
     if given is not None and (dataset, trace) != (None, None):
         other = f"dataset {dataset}" if dataset else f"trace {trace}"
@@ -252,7 +254,8 @@ def _synthesised(
     given: "GivenAcceptance | None",
     seed: int,
 ) -> tuple[AcceptanceTrace, Acceptance]:
-    from swiftspec.acceptance import acceptance_for, synthesise, synthesise_positions
+    from swiftspec.acceptance.proxy_pairs import acceptance_for
+    from swiftspec.acceptance.synthesis import synthesise, synthesise_positions
 
     make: Callable[..., AcceptanceTrace]
     if draft.kind is not DraftKind.SERIAL:

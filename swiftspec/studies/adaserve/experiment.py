@@ -12,8 +12,8 @@ from functools import cache
 
 import numpy as np
 
-from swiftspec.acceptance import AcceptanceModel, synthesise
-from swiftspec.acceptance.model import PRIOR
+from swiftspec.acceptance.model import PRIOR, AcceptanceModel
+from swiftspec.acceptance.synthesis import synthesise
 from swiftspec.artifacts.profile import HostPoint, StepPoint
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.files.document import ModelRef

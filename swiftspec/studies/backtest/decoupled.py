@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from swiftspec.acceptance import PRIOR, synthesise, tree_acceptance
+from swiftspec.acceptance.model import PRIOR, tree_acceptance
+from swiftspec.acceptance.synthesis import synthesise
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.files.document import ModelRef
 from swiftspec.policies import make_policy

@@ -8,7 +8,7 @@ speed is an input, not a row: it gives the slowdown of its target forwards again
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from swiftspec.acceptance import acceptance_for
+from swiftspec.acceptance.proxy_pairs import acceptance_for
 from swiftspec.policies import Policy, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.studies.backtest.published import read_facts
