@@ -18,7 +18,7 @@ from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.space import feasible_options
 from swiftspec.planner.under_load.load_curves import SharedSteps
-from swiftspec.planner.under_load.loads import closed_loop_workload, longest_request
+from swiftspec.planner.under_load.loads import closed_loop_workload
 from swiftspec.planner.under_load.predictor import Predictor, setup_of
 from swiftspec.planner.under_load.rounds import looked_up_rounds
 from swiftspec.policies.effects import Role
@@ -32,7 +32,7 @@ _MANY = 8  # clients from which trees are not tried: chains have fewer rows
 def longest_text(deployment: Deployment) -> int:
     """Tokens of the longest request of a closed loop."""
     output_tokens = deployment.output_tokens or NUM_NEW_TOKENS
-    return longest_request(closed_loop_workload(1, deployment.context, output_tokens))
+    return closed_loop_workload(1, deployment.context, output_tokens).longest_request
 
 
 @dataclass(kw_only=True)

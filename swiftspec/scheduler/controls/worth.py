@@ -33,10 +33,6 @@ class DraftRound:
         self.tokens_of = [1.0] * len(demands)
         self.tokens = float(len(demands))
 
-    def can_grow(self, index: int) -> bool:
-        """Whether a request has another row."""
-        return self.rows[index] <= len(self._demands[index].survival)
-
     def longer_s(self, index: int) -> float:
         """Seconds of the round if a request had one more row."""
         return self.draft_s + self._level_s(self.rows[index]) + self._verify_s()
@@ -99,8 +95,9 @@ def add_due(begun: DraftRound, demands: Sequence[Demand], *, max_rows: int) -> N
     behind = [index for index, demand in enumerate(demands) if demand.tokens_due > 1]
     for index in sorted(behind, key=lambda index: -demands[index].tokens_due):
         demand = demands[index]
-        while left > 0 and begun.can_grow(index) and begun.tokens_of[index] < demand.tokens_due:
-            survival = demand.survival[begun.rows[index] - 1]
+        for survival in demand.survival[begun.rows[index] - 1 :]:
+            if left <= 0 or begun.tokens_of[index] >= demand.tokens_due:
+                break
             if survival / begun.tokens_of[index] < len(behind) * (begun.longer_s(index) / begun.seconds - 1):
                 break
             begun.add(index)

@@ -27,7 +27,7 @@ from swiftspec.planner.under_load.composed_engine import ComposedEngine, DraftMo
 def test_a_round_that_is_formed_late_takes_longer(engine: Engine, late_s: float) -> None:
     spec = known_model("llama-3.1-8b").spec
     draft = DraftModel(spec=known_model("llama-3.2-1b").spec, quant="bf16")
-    on = ComposedEngine(engine=engine, device=DEVICES["h100-sxm"], target=spec, quant="bf16", draft=draft)
+    on = ComposedEngine(engine=engine, device=DEVICES["h100-sxm"], target=spec, quant="bf16", drafts=draft)
     chains = on.chains(forward_rows=(2, 1, 1), rows=4, tokens=np.array([2]))
     work = StepWork(sequences=1, rows_each=4, cache_tokens=500, sampled=4)
     assert on.under_load(chains).step_s(work) - on.step_s(work) == pytest.approx(late_s + on.added.round_s)
