@@ -63,8 +63,8 @@ class TracedPrograms:
         programs = self._programs(rest)
         begun: Begun = []
         for device in devices:
-            rng = (self._seed, number, *device.stream)
-            oracle = StretchedOracle(self._pool, self._prompts, text, rng=rng)
+            seed = (self._seed, number, *device.stream)
+            oracle = StretchedOracle(self._pool, self._prompts, text, seed=seed)
             again = programs if device.group == 0 else self._programs(rest)
             begun.append((again[device.role], oracle))
         return begun

@@ -179,7 +179,6 @@ class Run:
             self.env.process(group.serve())
 
     def served(self, num_clients: int | None) -> ServingRun:
-        """Everything, to the end."""
         self.start()
         if num_clients is None:
             self.env.process(self._arrivals())

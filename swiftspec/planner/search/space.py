@@ -14,7 +14,7 @@ from swiftspec.devices import ClusterSpec
 from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.memory import MemoryModel, gigabytes
 from swiftspec.planner.search.option import Option, Split
-from swiftspec.planner.search.places import Places, layout_of
+from swiftspec.planner.search.places import Places
 from swiftspec.policies import Layout, Policy, make_policy, policy_classes
 from swiftspec.policies.base import lacks_mask, sends_features, shape_of
 from swiftspec.policies.effects import Role
@@ -167,7 +167,7 @@ class _Checks:
         self._undominated: dict[tuple[object, ...], frozenset[Split]] = {}
 
     def _steps(self, option: Option, role: Role, phase: Phase) -> _Steps:
-        is_apart = self._has_apart and layout_of(option, role) is Layout.DISAGGREGATED
+        is_apart = self._has_apart and role is Role.DRAFT and option.policy.layout is Layout.DISAGGREGATED
         return role, phase, option.degree(role), option.num_ranks(role), is_apart
 
     def objection(self, option: Option) -> str | None:

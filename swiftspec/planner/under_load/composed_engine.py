@@ -89,10 +89,6 @@ class ComposedEngine(ServingEngine):
         read = engine.read_dtype(self.device, self.quant, spec, self.settings)
         return _composed(device, engine.op_tables, experts, engine.collective, spec, quant, self.degree, read, products)
 
-    @property
-    def kv_dtype(self) -> str:
-        return self.engine.kv_dtype(self.device, self.quant, self.settings)
-
     def step_s(self, work: StepWork) -> float:
         """Seconds of a step with what the engine adds: to every layer, and the launches of a step without a graph."""
         seconds = self._steps.seconds(work)
@@ -134,7 +130,7 @@ class ComposedEngine(ServingEngine):
             device=self.device,
             specs={Role.TARGET: self.target, Role.DRAFT: drafted},
             quantisation={Role.TARGET: self.quant, Role.DRAFT: quant},
-            kv_dtype=self.kv_dtype,
+            kv_dtype=self.engine.kv_dtype(self.device, self.quant, self.settings),
             usable_share=self.limits.memory_share,
         )
         option = Option(policy=policy, groups={Role.TARGET: tuple(range(self.degree))})

@@ -282,8 +282,7 @@ def setup_of(option: Option, latencies: LatencyTable, *, context: int) -> Setup:
         key = StepKey(Role.DRAFT, Phase.EXPAND, degree, rows, context, ranks=ranks, peer_busy=True)
         forward = latencies.apart.forward(key)
         gather_s = gathered_forwards(option.policy) * fmean(forward.quantiles_s)
-    degrees = {role: len(devices) for role, devices in option.groups.items()}
-    return Setup(policy=option.policy, degrees=degrees, ranks=option.ranks, gather_s=gather_s)
+    return Setup(policy=option.policy, degrees=option.degrees, ranks=option.ranks, gather_s=gather_s)
 
 
 def _has_rounds(setup: Setup, options: LoadOptions, replicas: Replicas) -> bool:

@@ -117,7 +117,6 @@ class RecordedRequest:
         return self.level == 0 and self.ask is not None and not self.ask.is_prefill
 
     def ask_for(self, forward: Forward, *, now_s: float) -> None:
-        """Ask for a forward."""
         self.cached, self.num_read = max(0, self.text + forward.cached), 0
         self.ask = Ask(
             self.number,

@@ -38,7 +38,6 @@ class DraftRound:
         return self.draft_s + self._level_s(self.rows[index]) + self._verify_s()
 
     def add(self, index: int) -> None:
-        """Give a request one more row."""
         level = self.rows[index]
         self.draft_s += self._level_s(level)
         self.seconds = self.draft_s + self._verify_s()
