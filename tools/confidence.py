@@ -24,7 +24,8 @@ from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.controls.named import named_control
-from swiftspec.simulator.serving import Job, Serving
+from swiftspec.simulator.jobs import Job
+from swiftspec.simulator.serving import Serving
 from swiftspec.timing.step_costs import StepCosts
 
 RECORDED = Path(__file__).resolve().parents[1] / "swiftspec/profiles/demo-zen4-2-cores"

@@ -63,7 +63,6 @@ class Acceptance(NamedTuple):
 
 @cache
 def fitted_pairs() -> tuple[FittedPair, ...]:
-    """Every fitted pair and data set."""
     return tuple(map(FittedPair.model_validate, json.loads(_TABLE.read_text(encoding="utf-8"))))
 
 

@@ -55,7 +55,6 @@ class PublishedAcceptance(Facts):
 
 @cache
 def published_acceptance() -> tuple[PublishedAcceptance, ...]:
-    """Every record."""
     return tuple(map(PublishedAcceptance.model_validate, json.loads(_PUBLISHED.read_text(encoding="utf-8"))))
 
 

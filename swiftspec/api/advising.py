@@ -141,4 +141,4 @@ def _composed(
     context = math.ceil(observed.prompt_tokens + 2 * observed.output_tokens)
     there = found.on(deployment.num_devices, context=context)
     source = f"composed of the op tables of {deployment.device}"
-    return there if draft else replace(there, draft=None), source, _COMPOSED_ERROR
+    return there if draft else replace(there, drafts=None), source, _COMPOSED_ERROR

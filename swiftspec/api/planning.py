@@ -115,7 +115,7 @@ def plan(
         raise ValueError("target and draft are missing; a deployment needs the names of both")
     if isinstance(trace, AcceptanceTrace):
         raise ValueError("trace is an object; with a deployment, expected the file of a trace")
-    from swiftspec.acceptance import GivenAcceptance
+    from swiftspec.acceptance.given import GivenAcceptance
     from swiftspec.planner.for_device import plan_for
 
     given = None if acceptance is None else GivenAcceptance.parse(acceptance, field="acceptance")
@@ -303,7 +303,7 @@ def compare_kinds(
     >>> compared = compare_kinds("llama-3.3-70b", deployment=h100)
     >>> kind, point = compared.ranked(clients=16)[0]
     """
-    from swiftspec.acceptance import GivenAcceptance
+    from swiftspec.acceptance.given import GivenAcceptance
     from swiftspec.planner.drafts.compare import compare_kinds as lay_out
     from swiftspec.planner.drafts.named import DraftInput, asked_drafts
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
@@ -215,6 +215,17 @@ class Workload(Document):
                 answer = request.output_tokens if name == request.conversation else 0
                 known[name] = max(known.get(name, 0), tokens + answer)
         return repeated / sum(request.prompt_tokens for request in self.requests)
+
+    def beginning(self, *, most_tokens: int, least: int) -> Self:
+        """The first requests, `least` or more, as many as have up to so many output tokens together."""
+        sofar = accumulate(request.output_tokens for request in self.requests)
+        count = max(least, sum(tokens <= most_tokens for tokens in sofar))
+        return self.model_copy(update={"requests": self.requests[:count]})
+
+    @property
+    def longest_request(self) -> int:
+        """Tokens of the longest request, its output included."""
+        return max(request.prompt_tokens + request.output_tokens for request in self.requests)
 
     @property
     def duration_s(self) -> float:

@@ -24,7 +24,7 @@ from swiftspec.reports.kinds import kind_sections
 from swiftspec.reports.model import Section, Table, numbers, row, texts
 
 if TYPE_CHECKING:
-    from swiftspec.acceptance import GivenAcceptance
+    from swiftspec.acceptance.given import GivenAcceptance
 
 _PUBLISHED = "published"
 _OF_A_SEARCH = ("out", "profile", "inflate", "limit", "fleet", "objective", "policy", "split")
@@ -46,7 +46,7 @@ def named_drafts(
     taken = [planned.draft(draft).name for draft in drafts]
     if twice := next((name for name in taken if taken.count(name) > 1), None):
         raise ValueError(f"--draft is {twice} twice; expected different models")
-    from swiftspec.acceptance import GivenAcceptance
+    from swiftspec.acceptance.given import GivenAcceptance
 
     return {
         name: None if text is None else GivenAcceptance.parse(text, field="--acceptance")

@@ -4,7 +4,7 @@ from typing import Final
 
 from swiftspec.engines.description import Engine, StepLimits
 from swiftspec.engines.words import CommandWords, Method, MethodWords, Value
-from swiftspec.scheduler.step_rules import DECODES_FIRST
+from swiftspec.scheduler.step_rules import StepRule
 
 
 def _drafter(name: str) -> MethodWords:
@@ -28,7 +28,7 @@ LLAMACPP: Final = Engine(
     name="llamacpp",
     full_name="llama.cpp",
     release=(),
-    rule=DECODES_FIRST,
+    rule=StepRule.DECODES_FIRST,
     kernels="llama.cpp, of which no kernel is known: vLLM's, with a host time as other engines have",
     op_tables=None,
     # tools/server: -ub 512 tokens of all slots together; four slots unless --parallel says otherwise.

@@ -15,7 +15,7 @@ from swiftspec.engines.words import (
     Value,
     Words,
 )
-from swiftspec.scheduler.step_rules import PROMPTS_FIRST
+from swiftspec.scheduler.step_rules import StepRule
 
 # The first speculative worker drafted and verified after the step before had ended. The second one could be switched on
 # since 0.5.4 and is alone since June 2026 (pull requests 11643, 25464, 27964); public benchmarks of 0.5.12 ran it.
@@ -77,7 +77,7 @@ SGLANG: Final = Engine(
         "0.5.20": "2026-09-18",
         "0.5.23": "2026-10-30",
     },
-    rule=PROMPTS_FIRST,
+    rule=StepRule.PROMPTS_FIRST,
     op_tables="sglang",
     collective="sglang_custom",
     # sglang/srt/server_args.py: chunks of 8192 tokens on large devices; requests at once are bounded by memory.

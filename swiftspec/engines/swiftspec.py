@@ -3,13 +3,13 @@
 from typing import Final
 
 from swiftspec.engines.description import Engine, StepLimits
-from swiftspec.scheduler.step_rules import DRAFTS_FIRST
+from swiftspec.scheduler.step_rules import StepRule
 
 SWIFTSPEC: Final = Engine(
     name="swiftspec",
     full_name="swiftspec",
     release=(),
-    rule=DRAFTS_FIRST,
+    rule=StepRule.DRAFTS_FIRST,
     kernels="swiftspec, with the op tables' kernels, the fastest all-reduce and the least host time assumed",
     op_tables=None,
     # scheduler/batching.py: its kernels verify at most 64 rows at once, and read 128 tokens of prompts beside them.

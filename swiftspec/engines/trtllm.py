@@ -15,7 +15,7 @@ from swiftspec.engines.words import (
     Value,
     Words,
 )
-from swiftspec.scheduler.step_rules import DECODES_FIRST
+from swiftspec.scheduler.step_rules import StepRule
 
 
 def _upper_bounds(schedule: Sequence[LengthRange]) -> dict[int, int]:
@@ -52,7 +52,7 @@ TRTLLM: Final = Engine(
         "1.3.0": "2026-01-22",
         "1.4.0": "2026-10-13",
     },
-    rule=DECODES_FIRST,
+    rule=StepRule.DECODES_FIRST,
     op_tables="trtllm",
     collective="trtllm",
     # tensorrt_llm/llmapi/llm_args.py: max_num_tokens 8192, max_batch_size 2048.

@@ -15,7 +15,7 @@ from swiftspec.engines.words import (
     Value,
     Words,
 )
-from swiftspec.scheduler.step_rules import DECODES_FIRST
+from swiftspec.scheduler.step_rules import StepRule
 
 
 def _ranges(schedule: Sequence[LengthRange]) -> list[list[int]]:
@@ -75,7 +75,7 @@ VLLM: Final = Engine(
         "0.31.0": "2026-10-05",
         "0.33.0": "2026-11-02",
     },
-    rule=DECODES_FIRST,
+    rule=StepRule.DECODES_FIRST,
     op_tables="vllm",
     collective="vllm_custom",
     # vllm/engine/arg_utils.py: H100-class devices have at least 70 GiB and are no A100.

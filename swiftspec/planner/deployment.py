@@ -226,7 +226,7 @@ class Deployment:
             device=self.spec,
             target=target.spec,
             quant=formats.quant,
-            draft=draft.beside_target(formats.draft_quant),
+            drafts=draft.beside_target(formats.draft_quant),
         )
 
     @property

@@ -24,7 +24,7 @@ from swiftspec.progress import Progress
 from swiftspec.timing.latency import Provenance
 
 if TYPE_CHECKING:
-    from swiftspec.acceptance import GivenAcceptance
+    from swiftspec.acceptance.given import GivenAcceptance
 
 NUM_PROMPTS = 16
 NUM_NEW_TOKENS = 256
@@ -67,7 +67,7 @@ def plan_for(
         shortest = min(models, key=lambda model: model.spec.max_position)
         load.check_context(shortest.spec.max_position, shortest.name)
     from swiftspec.planner.degrees import AllowedDegrees
-    from swiftspec.planner.fleet.replica import planned_workload
+    from swiftspec.planner.fleet.replica import with_workload
     from swiftspec.planner.plan import Hardware, make_plan
     from swiftspec.planner.recorded_routing import with_recorded_routing
     from swiftspec.planner.search.sensitivity import Changes
@@ -82,7 +82,7 @@ def plan_for(
         dataset=dataset,
         given=acceptance,
         seed=options.seed,
-        longest=load.longest_context if load else 0,
+        longest=load.workload.longest_request if load else 0,
         prompt_tokens=round(Means.of(load.workload).prompt_tokens) if load else None,
     )
     if load is not None:
@@ -107,7 +107,7 @@ def plan_for(
             with_independent_routing=_independently_routed(inputs.profile, deployment, *models),
         ),
     )
-    longest = load.longest_context if load else deployment.context + _num_new_tokens(deployment)
+    longest = load.workload.longest_request if load else deployment.context + _num_new_tokens(deployment)
     plan = plan.model_copy(
         update={
             "layout": str(deployment.layout or ""),
@@ -117,15 +117,7 @@ def plan_for(
             "longest_request": longest,
         }
     )
-    workload, workload_path = planned_workload(load, plan)
-    return Planned(
-        plan=plan,
-        profile=inputs.profile,
-        trace=inputs.trace,
-        trace_path=trace,
-        workload=workload,
-        workload_path=workload_path,
-    )
+    return with_workload(Planned(plan=plan, profile=inputs.profile, trace=inputs.trace, trace_path=trace), load)
 
 
 def _independently_routed(
@@ -157,7 +149,9 @@ def _sizes(options: SearchOptions, deployment: Deployment, target: PlannedModel)
 
 def check_acceptance(dataset: str | None, trace: Path | None, given: "GivenAcceptance | None") -> None:
     """ValueError unless there is at most one source of acceptance."""
-    from swiftspec.acceptance import TextClass, dataset_names, published_records
+    from swiftspec.acceptance.proxy_pairs import dataset_names
+    from swiftspec.acceptance.records import published_records
+    from swiftspec.acceptance.texts import TextClass
 
     if given is not None and (dataset, trace) != (None, None):
         other = f"dataset {dataset}" if dataset else f"trace {trace}"
@@ -252,7 +246,8 @@ def _synthesised(
     given: "GivenAcceptance | None",
     seed: int,
 ) -> tuple[AcceptanceTrace, Acceptance]:
-    from swiftspec.acceptance import acceptance_for, synthesise, synthesise_positions
+    from swiftspec.acceptance.proxy_pairs import acceptance_for
+    from swiftspec.acceptance.synthesis import synthesise, synthesise_positions
 
     make: Callable[..., AcceptanceTrace]
     if draft.kind is not DraftKind.SERIAL:

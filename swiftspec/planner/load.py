@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.under_load import workload_sha256
 from swiftspec.artifacts.workload import Workload
 from swiftspec.errors import FieldError
+from swiftspec.files.document import Basis
 
 if TYPE_CHECKING:
     from swiftspec.planner.under_load.serving_engine import ServingEngine
@@ -97,20 +97,14 @@ class Load:
     @cached_property
     def simulated(self) -> Workload:
         """The first requests, as many as are simulated: all of them under an engine that serves."""
-        requests, most = self.workload.requests, self.most_requests
-        if most is None and self.serving is None:
-            tokens = accumulate(request.output_tokens for request in requests)
-            most = max(_LEAST_REQUESTS, sum(sofar <= _ENOUGH_TOKENS for sofar in tokens))
-        return self.workload.model_copy(update={"requests": requests[:most]})
+        if self.most_requests is None and self.serving is None:
+            return self.workload.beginning(most_tokens=_ENOUGH_TOKENS, least=_LEAST_REQUESTS)
+        return self.workload.model_copy(update={"requests": self.workload.requests[: self.most_requests]})
 
     @property
-    def sha256(self) -> str:
-        return workload_sha256(self.workload, self.path)
-
-    @property
-    def longest_context(self) -> int:
-        """Tokens of the longest request, its output included."""
-        return max(request.prompt_tokens + request.output_tokens for request in self.workload.requests)
+    def basis(self) -> Basis:
+        """What a plan says of its workload's file."""
+        return Basis(path=str(self.path or ""), sha256=workload_sha256(self.workload, self.path))
 
     def check_context(self, most_positions: int, model: str) -> None:
         """ValueError, naming the first request that does not fit into a model's context."""

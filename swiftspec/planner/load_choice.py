@@ -15,7 +15,6 @@ from swiftspec.artifacts.fleet import Fleet
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.under_load import DecodePool, LoadPrediction, UnderLoad
 from swiftspec.costmodel.steps import StepWork
-from swiftspec.files.document import Basis
 from swiftspec.planner.load import Load
 from swiftspec.planner.search.backends import Workers, uncollected
 from swiftspec.planner.search.decision import OutOfReachError
@@ -129,7 +128,7 @@ def described_load(
 ) -> UnderLoad:
     """Predictions of the chosen option and others, by policy. alone: of the best for one request at a time."""
     return UnderLoad(
-        workload=Basis(path=str(load.path or ""), sha256=load.sha256),
+        workload=load.basis,
         arrivals=str(load.workload.arrivals),
         num_requests=len(load.workload.requests),
         num_simulated=len(load.simulated.requests),
@@ -149,7 +148,7 @@ def _decode_pool(load: Load, best: _LoadOutcome) -> DecodePool | None:
     """What reads the prompts of a pool that only decodes, if it is one."""
     if load.serving is None or load.transfer_s is None:
         return None
-    reading = load.serving.on(len(best.candidate.groups[Role.TARGET]), context=load.longest_context)
+    reading = load.serving.on(len(best.candidate.groups[Role.TARGET]), context=load.workload.longest_request)
     mean, rate = round(Means.of(load.simulated).prompt_tokens), load.simulated.rate
     return DecodePool(
         transfer_s=load.transfer_s,
@@ -216,7 +215,7 @@ def _serve(
 ) -> list[_LoadOutcome]:
     """Every option with its figures; `ahead` simulations are still to come after these."""
     rooms = [
-        found.memory.num_blocks(outcome.option, longest=load.longest_context) if found.memory else None
+        found.memory.num_blocks(outcome.option, longest=load.workload.longest_request) if found.memory else None
         for outcome in outcomes
     ]
     tasks = list(zip(map(found.decision.candidate, outcomes), rooms, strict=True))

@@ -49,9 +49,8 @@ class MemoryModel:
 
     def usable_bytes(self, roles: Collection[Role]) -> int:
         """Usable bytes of one device with parts of these models."""
-        is_apart = self.draft_device is not None and Role.TARGET not in roles
-        device = self.draft_device if is_apart and self.draft_device else self.device
-        return int(device.memory_bytes * self.usable_share)
+        apart = None if Role.TARGET in roles else self.draft_device
+        return int((apart or self.device).memory_bytes * self.usable_share)
 
     def most_devices(self, num_devices: int) -> int:
         """Devices of a node, at most `num_devices`, that the target can be divided over."""
@@ -73,12 +72,7 @@ class MemoryModel:
 
     def deficit(self, option: Option, *, context: int) -> int:
         """Bytes that the fullest device lacks; 0 or less if the option fits."""
-        return max(
-            sum(held.weights_bytes + held.kv_bytes(context, rows=_slots(option, role)) for role, held in shards.items())
-            + _reserve_bytes(shards)
-            - self.usable_bytes(shards)
-            for _, shards in self._groups(option, context)
-        )
+        return max(group.used_bytes - group.usable_bytes for group in self.groups(option, context=context))
 
     def num_blocks(self, option: Option, *, longest: int, targets_per_draft: float = 1.0) -> int:
         """Cache blocks of a target that there is memory for, those of the longest request at least."""

@@ -14,7 +14,7 @@ from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import ModelSpec, is_model_directory, model_directory
 from swiftspec.planner.degrees import AllowedDegrees
 from swiftspec.planner.deployment import with_draft_server
-from swiftspec.planner.fleet.replica import planned_workload
+from swiftspec.planner.fleet.replica import with_workload
 from swiftspec.planner.load import Load
 from swiftspec.planner.plan import Hardware, make_plan
 from swiftspec.planner.search.options import SearchOptions
@@ -69,16 +69,8 @@ def plan_recorded(
         options,
         progress=progress,
     )
-    workload, workload_path = planned_workload(options.load, plan)
-    return Planned(
-        plan=plan,
-        profile=profile,
-        trace=trace,
-        profile_path=profile_path,
-        trace_path=trace_path,
-        workload=workload,
-        workload_path=workload_path,
-    )
+    planned = Planned(plan=plan, profile=profile, trace=trace, profile_path=profile_path, trace_path=trace_path)
+    return with_workload(planned, options.load)
 
 
 def _check_context(load: Load, model: ModelRef) -> None:

@@ -139,9 +139,7 @@ def _latency(spans: Sequence[Span], candidate: Candidate, profile: Profile, *, c
     if phase is Phase.WAIT:
         return None
     policy, model = candidate.build(), spans[0].model
-    latencies = profile.latencies
-    if model is Role.DRAFT:
-        latencies = latencies.of_draft(policy.layout)
+    latencies = profile.latencies.of(model, policy.layout)
     if phase not in COMPUTING:
         return latencies.host_latency(phase, rows=max(1, rows), policy=candidate.policy) or _FREE
     disaggregated = policy.layout is Layout.DISAGGREGATED

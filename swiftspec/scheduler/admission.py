@@ -56,12 +56,10 @@ class AdmissionQueue:
 
     @property
     def num_running(self) -> int:
-        """Requests that run."""
         return len(self._held)
 
     @property
     def num_waiting(self) -> int:
-        """Requests that wait."""
         return len(self._waiting)
 
     @property

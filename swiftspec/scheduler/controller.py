@@ -72,7 +72,6 @@ class Steering(NamedTuple):
         return Controller(self.control, self.costs, max_rows=max_rows)
 
     def programs(self, policy: Policy, request: Request) -> Mapping[Role, Program]:
-        """The role programs of one request."""
         return steered_programs(policy, request)
 
 
@@ -192,7 +191,6 @@ class Controller:
                 self._calibration.note(log_probs, rows)
 
     def note_commit(self, request: int, num_tokens: int, now_s: float) -> None:
-        """Note a request's output."""
         self._tokens[request] = self._tokens.get(request, 0) + num_tokens
         pace = self._paces[request]
         if pace.first_s is None:

@@ -5,7 +5,7 @@ Pure: the event simulation, the fast simulation of loads and this package's own 
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 
 class StepRule(StrEnum):
@@ -19,11 +19,6 @@ class StepRule(StrEnum):
     DECODES_FIRST = "decodes first"
     PROMPTS_FIRST = "prompts first"
     DRAFTS_FIRST = "drafts first"
-
-
-DECODES_FIRST: Final = StepRule.DECODES_FIRST
-PROMPTS_FIRST: Final = StepRule.PROMPTS_FIRST
-DRAFTS_FIRST: Final = StepRule.DRAFTS_FIRST
 
 
 class FormedStep(NamedTuple):
@@ -40,7 +35,7 @@ def form_step(rule: StepRule, *, step_tokens: int, decode_rows: int, prompts: Se
     requests that decode. prompts: tokens that are left of every prompt, in the order in which they are read. Who has no
     room waits.
     """
-    if rule is PROMPTS_FIRST and prompts:
+    if rule is StepRule.PROMPTS_FIRST and prompts:
         return FormedStep(False, _in_order(prompts, step_tokens))
     return FormedStep(decode_rows > 0, _in_order(prompts, step_tokens - decode_rows))
 

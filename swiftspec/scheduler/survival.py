@@ -5,6 +5,7 @@ what was drafted now: a grant that follows them does not depend on the tokens it
 """
 
 from collections.abc import Collection
+from itertools import accumulate
 
 _MEMORY = 0.995  # of all requests together: about the last 200 verifications
 _OWN_MEMORY = 0.98  # of one request: about its last 50
@@ -62,10 +63,4 @@ class Survival:
         if own := self._own.get(request):
             for index, (hit, weight) in enumerate(zip(own.hits[: len(rates)], own.weights, strict=False)):
                 rates[index] = (hit + _TRUST * rates[index]) / (weight + _TRUST)
-        least = 1.0
-        for index, rate in enumerate(rates):
-            if rate < least:
-                least = rate
-            else:
-                rates[index] = least
-        return tuple(rates)
+        return tuple(accumulate(rates, min))

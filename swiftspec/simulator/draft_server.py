@@ -14,11 +14,6 @@ from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
 
-def has_draft_server(prices: LatencyTable, policy: Policy) -> bool:
-    """Whether a policy's draft is a server's: one that an engine asks, at latencies of its own."""
-    return prices.latencies.apart is not None and drafts_elsewhere(policy)
-
-
 def served_programs(policy: Policy, request: Request, *, patience_s: float) -> Mapping[Role, Program]:
     """The programs of a request that the draft server learns of after its prompt has been read."""
     target = served_target(policy, request, fallback=Autoregressive(), patience_s=lambda: patience_s)
@@ -36,8 +31,8 @@ def usual_patience_s(
     *,
     sequences: int,
 ) -> float | None:
-    """Longest wait for drafts of a step of so many requests; None without a draft server."""
-    if not has_draft_server(prices, policy):
+    """Longest wait for drafts of a step of so many requests; None unless an engine asks a server for the drafts."""
+    if prices.latencies.apart is None or not drafts_elsewhere(policy):
         return None
     context = round(fmean(prompt.prompt_length for prompt in trace.prompts))
     rows, degree = sequences * policy.target_rows, degrees[Role.TARGET]

@@ -164,7 +164,7 @@ class Simulator:
             env = OneProcess(initial_time=clock_s) if is_alone else simpy.Environment(initial_time=clock_s)
             devices = device_groups(env, policy, meter)
             oracle = partial(self._oracle, self._pool, self.trace.prompts[index], prompt_index=index)
-            oracles = [oracle(rng=(seed, index, *device.stream)) for device in devices]  # each has caches of its own
+            oracles = [oracle(seed=(seed, index, *device.stream)) for device in devices]  # each has caches of its own
             parts = [RequestPart(device, oracle=own) for device, own in zip(devices, oracles, strict=True)]
             connect(parts)
             request = replace(oracles[0].request(max_new_tokens), earlier=earlier)

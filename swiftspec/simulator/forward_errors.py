@@ -37,7 +37,6 @@ ROOFLINE: Final = 0.2
 PASS: Final = 0.02
 
 _SPARSE_PARTS = frozenset({"experts", "absorbed", "recurrence"})  # which no dense forward has
-_UNKNOWN = (Provenance.ROOFLINE,)
 _NORMAL = NormalDist()
 # Steps of an additive recurrence whose points fill the square evenly: powers of the inverse plastic number.
 _STEPS: Final[Mapping[Role, float]] = {Role.TARGET: 0.7548776662466927, Role.DRAFT: 0.5698402909980532}
@@ -99,7 +98,7 @@ def _error_of(profile: Profile, role: Role) -> float:
         if not step.parts:
             return PASS * sqrt(max(0.0, 1 / profile.passes - 1 / PASSES)) if profile.passes else 0.0
         total_s += sum(part.seconds for part in step.parts)
-        unknown_s += sum(part.seconds for part in step.parts if part.provenance in _UNKNOWN)
+        unknown_s += sum(part.seconds for part in step.parts if part.provenance is Provenance.ROOFLINE)
     is_sparse = any(part.name in _SPARSE_PARTS for step in profile.steps if step.role is role for part in step.parts)
     composed = SPARSE if is_sparse else COMPOSED
     return hypot(composed, ROOFLINE * unknown_s / total_s) if total_s else 0.0

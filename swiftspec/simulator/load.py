@@ -11,8 +11,8 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.workload import RequestClass, Workload
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.routing import ONE_REPLICA, Replicas
+from swiftspec.simulator.jobs import Job, ServingRun
 from swiftspec.simulator.latency import LatencyTable
-from swiftspec.simulator.serving import Job, ServingRun
 from swiftspec.simulator.setup import Setup
 from swiftspec.timing.steps import Latencies
 

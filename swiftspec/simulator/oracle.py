@@ -6,8 +6,6 @@ The oracle mirrors each role's cache to know which tree slots lie on the path. N
 from collections.abc import Sequence
 from functools import cache
 
-import numpy as np
-
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.policies import DraftKind, Request
 from swiftspec.policies.effects import Candidates, Message, Role, Row, Verdict
@@ -131,15 +129,13 @@ class TraceOracle:
     the path a draft row gets the candidates of a random recorded position nearby, since a draft's confidence depends on
     the surrounding text; and a target row gets a token that nothing follows.
 
-    pool: the trace's candidates. prompt_index: index in the trace. rng: draws the positions for rows off the path.
+    pool: the trace's candidates. prompt_index: index in the trace. seed: of the positions for rows off the path.
     """
 
-    def __init__(
-        self, pool: CandidatePool, prompt: TracedPrompt, *, prompt_index: int, rng: np.random.Generator | Sequence[int]
-    ) -> None:
+    def __init__(self, pool: CandidatePool, prompt: TracedPrompt, *, prompt_index: int, seed: Sequence[int]) -> None:
         self._pool = pool
         self._prompt_index = prompt_index
-        self._random = uniforms(rng)
+        self._random = uniforms(seed)
         self._set_path(prompt.prompt_tokens.tolist(), prompt.target_tokens.tolist())
 
     def _set_path(self, prompt: list[int], output: list[int]) -> None:

@@ -1,6 +1,6 @@
 """Programs of a served request, each with what answers its forwards."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy, Request
@@ -14,11 +14,6 @@ from swiftspec.simulator.process import DeviceGroup
 from swiftspec.simulator.texts import ReadOracle, StretchedOracle, StretchedText
 
 Begun = list[tuple[Program, TraceOracle]]
-
-
-# Makes a program for each device group, from a number that sets its random numbers apart from those of others, a text,
-# and the tokens of its output that exist already.
-Begin = Callable[[int, StretchedText, int, Sequence[DeviceGroup]], Begun]
 
 
 def begin_scoring(text: StretchedText) -> Begun:
@@ -53,6 +48,10 @@ class TracedPrograms:
         self._earlier: dict[DeviceGroup, SharedOutputs] = {}  # of each replica, by its target's devices
 
     def begin(self, number: int, text: StretchedText, num_output: int, devices: Sequence[DeviceGroup]) -> Begun:
+        """A program for each device group.
+
+        number: sets its random numbers apart from those of others. num_output: tokens of the output that exist already.
+        """
         prompt = (*text.prompt, *text.output[:num_output])
         rest = Request(
             prompt=prompt,
@@ -64,8 +63,8 @@ class TracedPrograms:
         programs = self._programs(rest)
         begun: Begun = []
         for device in devices:
-            rng = (self._seed, number, *device.stream)
-            oracle = StretchedOracle(self._pool, self._prompts, text, rng=rng)
+            seed = (self._seed, number, *device.stream)
+            oracle = StretchedOracle(self._pool, self._prompts, text, seed=seed)
             again = programs if device.group == 0 else self._programs(rest)
             begun.append((again[device.role], oracle))
         return begun

@@ -14,7 +14,7 @@ from swiftspec.scheduler.routing import Router
 from swiftspec.simulator.driver import connect
 from swiftspec.simulator.jobs import ServedRequest
 from swiftspec.simulator.process import RequestPart
-from swiftspec.simulator.programs import Begin, begin_scoring
+from swiftspec.simulator.programs import TracedPrograms, begin_scoring
 from swiftspec.simulator.serving_group import ComputedStep, ServingGroup
 from swiftspec.timing.timeline import Span
 
@@ -22,7 +22,7 @@ from swiftspec.timing.timeline import Span
 class Replica:
     """One target with its draft, and the requests that it serves.
 
-    begin: of its requests' programs. numbers: of programs, no two of which are equal on any device group. ended: called
+    programs: of its requests. numbers: of programs, no two of which are equal on any device group. ended: called
     when a request has ended. drafts: router of its requests to the groups of a pool, if it is in one.
 
     groups: those that its requests run on, the target's first; to be set before the first request.
@@ -34,14 +34,14 @@ class Replica:
         policy: Policy,
         admission: AdmissionLimits,
         *,
-        begin: Begin,
+        programs: TracedPrograms,
         numbers: Iterator[int],
         ended: Callable[[], None],
         drafts: Router | None = None,
     ) -> None:
         self.groups: list[ServingGroup] = []
         self.steps: list[ComputedStep] = []
-        self._env, self._policy, self._begin_programs, self._numbers = env, policy, begin, numbers
+        self._env, self._policy, self._programs, self._numbers = env, policy, programs, numbers
         self._ended, self._drafts = ended, drafts
         self.queue = AdmissionQueue(admission)
         self._requests: dict[int, ServedRequest] = {}
@@ -80,7 +80,7 @@ class Replica:
         if request.job.is_scored:
             begun = begin_scoring(request.text)
         else:
-            begun = self._begin_programs(program, request.text, len(request.output), devices)
+            begun = self._programs.begin(program, request.text, len(request.output), devices)
         parts = [RequestPart(device, oracle=oracle) for device, (_, oracle) in zip(devices, begun, strict=True)]
         connect(parts)
         for group, part, (generator, _) in zip(groups, parts, begun, strict=True):

@@ -24,13 +24,11 @@ from swiftspec.simulator.jobs import Job, ServedRequest, ServingRun
 from swiftspec.simulator.latency import LatencySampler, LatencyTable
 from swiftspec.simulator.oracle import CandidatePool
 from swiftspec.simulator.process import DeviceGroup, Events
-from swiftspec.simulator.programs import Begin, TracedPrograms
+from swiftspec.simulator.programs import TracedPrograms
 from swiftspec.simulator.replica import Replica
 from swiftspec.simulator.serving_group import ComputedStep, ServingGroup
 from swiftspec.simulator.texts import StretchedText
 from swiftspec.timing.steps import Latencies
-
-__all__ = ["Job", "Run", "ServedRequest", "Serving", "ServingRun"]
 
 
 class Serving:
@@ -81,16 +79,16 @@ class Serving:
         these replicas.
         """
         replicas.check(self.policy)
-        begin = self._traced(seed, num_clients)
-        return Run(self, jobs, replicas, begin=begin, seed=seed, done=done).served(num_clients)
+        programs = self._traced(seed, num_clients)
+        return Run(self, jobs, replicas, programs=programs, seed=seed, done=done).served(num_clients)
 
     def open(self, env: simpy.Environment, *, seed: int = 0) -> "Run":
         """Serve what others submit, in their simulation."""
-        run = Run(self, (), ONE_REPLICA, begin=self._traced(seed), seed=seed, env=env)
+        run = Run(self, (), ONE_REPLICA, programs=self._traced(seed), seed=seed, env=env)
         run.start()
         return run
 
-    def _traced(self, seed: int, num_clients: int | None = None) -> Begin:
+    def _traced(self, seed: int, num_clients: int | None = None) -> TracedPrograms:
         most = self.admission.max_running
         sequences = min(most, num_clients or most)
         patience_s = usual_patience_s(
@@ -98,7 +96,7 @@ class Serving:
         )
         return TracedPrograms(
             self.policy, self._trace, self._pool, seed=seed, steering=self._steering, patience_s=patience_s
-        ).begin
+        )
 
     def new_meter(self, seed: int, number: int) -> LatencySampler:
         """A sampler of latencies; `number` sets the random numbers of replicas apart."""
@@ -131,7 +129,7 @@ class Run:
         jobs: Sequence[Job],
         replicas: Replicas,
         *,
-        begin: Begin,
+        programs: TracedPrograms,
         seed: int,
         done: Callable[[int], None] = lambda _: None,
         env: simpy.Environment | None = None,
@@ -148,7 +146,7 @@ class Run:
                 self.env,
                 serving.policy,
                 serving.admission,
-                begin=begin,
+                programs=programs,
                 numbers=numbers,
                 ended=self._note_end,
                 drafts=drafts,
@@ -181,7 +179,6 @@ class Run:
             self.env.process(group.serve())
 
     def served(self, num_clients: int | None) -> ServingRun:
-        """Everything, to the end."""
         self.start()
         if num_clients is None:
             self.env.process(self._arrivals())

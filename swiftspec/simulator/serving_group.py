@@ -120,9 +120,7 @@ class ServingGroup:
                 continue
             if type(effect) is Poll:
                 # An asynchronous draft looks for its verdict before every forward.
-                answer = part.poll(effect.peer)
-                if answer is not None:
-                    part.note(Phase.WAIT, self.device.role, env.now)
+                answer = part.complete(effect, env.now)
                 continue
             start_s = env.now
             host_s = self._host_scale * part.begin(effect)

@@ -6,8 +6,6 @@ A workload has lengths and no texts, so its load and its acceptance are independ
 from collections.abc import Sequence
 from itertools import count
 
-import numpy as np
-
 from swiftspec.artifacts.prompts import stretched
 from swiftspec.artifacts.trace import Guesser, TracedPrompt
 from swiftspec.policies.effects import Candidates
@@ -43,15 +41,10 @@ class StretchedOracle(TraceOracle):
     """Answers for a stretched text. Its tokens' candidates are shared with all others of the pool."""
 
     def __init__(
-        self,
-        pool: CandidatePool,
-        prompts: tuple[TracedPrompt, ...],
-        text: StretchedText,
-        *,
-        rng: np.random.Generator | Sequence[int],
+        self, pool: CandidatePool, prompts: tuple[TracedPrompt, ...], text: StretchedText, *, seed: Sequence[int]
     ) -> None:
         first = text.indices[0]
-        super().__init__(pool, prompts[first], prompt_index=first, rng=rng)
+        super().__init__(pool, prompts[first], prompt_index=first, seed=seed)
         self._set_path(text.prompt, text.output)
         self._text = text
         self._chained: dict[tuple[int, Guesser, int], list[Candidates]] = {}

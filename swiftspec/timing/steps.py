@@ -99,7 +99,6 @@ class StepGrid:
         return list(self._exact)
 
     def at(self, rows: int, context: int) -> Latency:
-        """Latency of a step."""
         if self._in_capture_sizes:
             rows = next((capture_size for capture_size in self._rows if capture_size >= rows), rows)
         if self._in_chunks:
@@ -126,7 +125,6 @@ class StepGrid:
         return self._replaced([_stretched(column, factors) for column in self._columns]) if len(factors) else self
 
     def scaled(self, factor: float) -> "StepGrid":
-        """The same steps scaled by a factor."""
         return self._replaced([column._replace(values=column.values * factor) for column in self._columns])
 
     def _replaced(self, columns: list[_Column]) -> "StepGrid":
@@ -152,7 +150,6 @@ class HostGrid:
         self._provenances = [points[rows].provenance for rows in self._rows]
 
     def at(self, rows: int) -> Latency:
-        """Host time at a number of rows."""
         quantiles = _interpolate(self._rows, self._values, rows)
         known = zip(self._rows, self._provenances, strict=True)
         exact = [provenance for at_rows, provenance in known if at_rows == rows]
@@ -175,9 +172,10 @@ class Latencies:
     warm_up: Mapping[tuple[Role, int, int], WarmUpCost] = field(default_factory=dict)  # by role, degree, ranks
     apart: "Latencies | None" = None
 
-    def of_draft(self, layout: Layout) -> "Latencies":
-        """The latencies of a draft's forwards in a layout."""
-        return self.apart if self.apart is not None and layout is Layout.DISAGGREGATED else self
+    def of(self, role: Role, layout: Layout) -> "Latencies":
+        """The latencies of a role's forwards in a layout."""
+        is_apart = role is Role.DRAFT and layout is Layout.DISAGGREGATED
+        return self.apart if self.apart is not None and is_apart else self
 
     def step(self, key: StepKey) -> Latency:
         """As `Profile.step`."""

@@ -51,7 +51,7 @@ def retimed_figures(
     """The plan's prediction by policy, repeated with the latencies during the measurement."""
     from swiftspec.costmodel.routed_profile import routed_profile
     from swiftspec.planner.search.evaluation import Budget, Evaluator
-    from swiftspec.planner.search.space import Option
+    from swiftspec.planner.search.option import Option
 
     most = max(made.max_new_tokens, max(len(prompt.target_tokens) for prompt in trace.prompts))
     budget = Budget(prompt_indices=tuple(range(len(trace.prompts))), max_new_tokens=most, seeds=(0,), explain=True)

@@ -5,8 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from swiftspec.acceptance import GivenAcceptance, synthesise, tree_acceptance
+from swiftspec.acceptance.given import GivenAcceptance
+from swiftspec.acceptance.model import tree_acceptance
 from swiftspec.acceptance.records import AcceptanceRecord, AcceptanceRecords, Form
+from swiftspec.acceptance.synthesis import synthesise
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.files.document import ModelRef, Origin
 from swiftspec.policies import DraftKind, make_policy

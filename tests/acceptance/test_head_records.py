@@ -2,8 +2,9 @@
 
 import pytest
 
-from swiftspec.acceptance import GivenAcceptance, published_records
+from swiftspec.acceptance.given import GivenAcceptance
 from swiftspec.acceptance.lengths import unconditional_rates
+from swiftspec.acceptance.records import published_records
 from swiftspec.acceptance.usual import given_rates, published_rates
 from swiftspec.timing.latency import Provenance
 

@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from swiftspec.acceptance import PRIOR, AcceptanceModel, rank_acceptance, tree_acceptance
-from swiftspec.acceptance.model import candidate_shares, logits
+from swiftspec.acceptance.model import (
+    PRIOR,
+    AcceptanceModel,
+    candidate_shares,
+    logits,
+    rank_acceptance,
+    tree_acceptance,
+)
 from tools.closed_forms import chain_tokens
 
 

@@ -8,10 +8,11 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 import swiftspec
-from swiftspec.acceptance import PRIOR, Fit, synthesise
+from swiftspec.acceptance.fitting import Fit
+from swiftspec.acceptance.model import PRIOR
 from swiftspec.acceptance.proxy_pairs import fitted_pairs
 from swiftspec.acceptance.records import Quantity, published_acceptance
-from swiftspec.acceptance.synthesis import EXIT_ACCEPTANCE, EXIT_SLOPE, FUZZY_SHARE
+from swiftspec.acceptance.synthesis import EXIT_ACCEPTANCE, EXIT_SLOPE, FUZZY_SHARE, synthesise
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser
 from swiftspec.planner.search.space import fitted_temperature

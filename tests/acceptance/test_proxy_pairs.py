@@ -5,8 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from swiftspec.acceptance import acceptance_for, dataset_names, rank_acceptance
-from swiftspec.acceptance.proxy_pairs import LOGIT_PER_SIZE, FittedPair, fitted_pairs
+from swiftspec.acceptance.model import rank_acceptance
+from swiftspec.acceptance.proxy_pairs import LOGIT_PER_SIZE, FittedPair, acceptance_for, dataset_names, fitted_pairs
 from swiftspec.models.heads import Product
 from swiftspec.models.published import known_model, model_names
 from swiftspec.models.spec import ModelSpec

@@ -4,8 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from swiftspec.acceptance import PRIOR, AcceptanceModel, rank_acceptance, synthesise, tree_acceptance
-from swiftspec.acceptance.synthesis import EXIT_ACCEPTANCE, FUZZY_SHARE
+from swiftspec.acceptance.model import PRIOR, AcceptanceModel, rank_acceptance, tree_acceptance
+from swiftspec.acceptance.synthesis import EXIT_ACCEPTANCE, FUZZY_SHARE, synthesise
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser
 from swiftspec.files.document import ModelRef
 from swiftspec.planner.search.space import fitted_temperature

@@ -2,10 +2,10 @@
 
 import pytest
 
-from swiftspec.acceptance import TextClass, published_records, usual_rates
 from swiftspec.acceptance.lengths import unconditional_rates
-from swiftspec.acceptance.texts import class_of, of_text
-from swiftspec.acceptance.usual import UsualRates, family_of, records_without
+from swiftspec.acceptance.records import published_records
+from swiftspec.acceptance.texts import TextClass, class_of, of_text
+from swiftspec.acceptance.usual import UsualRates, family_of, records_without, usual_rates
 from swiftspec.policies import DraftKind
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from swiftspec.planner.search.estimates import ClosedForms
-from swiftspec.planner.search.space import Option
+from swiftspec.planner.search.option import Option
 from swiftspec.policies.asynchronous.dsi import Dsi
 from swiftspec.policies.asynchronous.mirror import Mirror
 from swiftspec.policies.asynchronous.swiftspec import SwiftSpec

@@ -3,7 +3,7 @@ import pytest
 
 from swiftspec.artifacts.metrics import measure
 from swiftspec.planner.search.evaluation import Budget, Evaluator
-from swiftspec.planner.search.space import Option
+from swiftspec.planner.search.option import Option
 from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.effects import Role

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import swiftspec
-from swiftspec.acceptance import GivenAcceptance
+from swiftspec.acceptance.given import GivenAcceptance
 from swiftspec.api import compare_kinds
 from swiftspec.artifacts.gain import Verdict
 from swiftspec.artifacts.plan import Plan

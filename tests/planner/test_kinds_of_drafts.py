@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from swiftspec.acceptance import GivenAcceptance
+from swiftspec.acceptance.given import GivenAcceptance
 from swiftspec.acceptance.lengths import unconditional_rates
 from swiftspec.acceptance.usual import published_rates
 from swiftspec.artifacts.plan import Candidate

@@ -9,7 +9,8 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.drafts.named import kinds_of
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.search.estimates import ClosedForms
-from swiftspec.planner.search.space import Option, feasible_options
+from swiftspec.planner.search.option import Option
+from swiftspec.planner.search.space import feasible_options
 from swiftspec.policies import POLICIES, DraftKind, Policy, registry
 from swiftspec.policies.base import shape_of
 from swiftspec.simulator.driver import Simulator

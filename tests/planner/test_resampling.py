@@ -5,7 +5,7 @@ import pytest
 
 from swiftspec.planner.search.decision import Resampling
 from swiftspec.planner.search.evaluation import Outcome
-from swiftspec.planner.search.space import Option
+from swiftspec.planner.search.option import Option
 from swiftspec.policies import Policy
 from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.chains.serial import SerialChain

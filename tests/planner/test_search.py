@@ -6,7 +6,8 @@ from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Basis, Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.planner.search.space import Option, feasible_options
+from swiftspec.planner.search.option import Option
+from swiftspec.planner.search.space import feasible_options
 from swiftspec.policies import POLICIES, DraftKind, Layout
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator, simulate

@@ -6,7 +6,8 @@ import pytest
 from swiftspec.artifacts.profile import Profile, StepPoint
 from swiftspec.artifacts.trace import Guesser
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.search.space import Option, feasible_options, fitted_temperature
+from swiftspec.planner.search.option import Option
+from swiftspec.planner.search.space import feasible_options, fitted_temperature
 from swiftspec.policies import POLICIES, DraftKind, Layout
 from swiftspec.policies.asynchronous.dsi import Dsi
 from swiftspec.policies.asynchronous.mirror import Mirror

@@ -20,7 +20,8 @@ from swiftspec.profiler.shared_steps import (
 )
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
-from swiftspec.simulator.serving import Job, Serving
+from swiftspec.simulator.jobs import Job
+from swiftspec.simulator.serving import Serving
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.sharing import Sharing, SharingCost, fit_costs
 from swiftspec.timing.timeline import Phase, Span, Timeline

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swiftspec.scheduler.step_rules import DECODES_FIRST, PROMPTS_FIRST, StepRule, form_step
+from swiftspec.scheduler.step_rules import StepRule, form_step
 
 PROMPTS = st.lists(st.integers(1, 5000), max_size=8)
 
@@ -12,11 +12,11 @@ PROMPTS = st.lists(st.integers(1, 5000), max_size=8)
 @pytest.mark.parametrize(
     ("rule", "decoding", "prompts", "decodes", "chunks"),
     [
-        (DECODES_FIRST, 10, [50, 80, 5], True, (50, 40)),
-        (DECODES_FIRST, 100, [50], True, ()),
-        (DECODES_FIRST, 0, [250], False, (100,)),
-        (PROMPTS_FIRST, 10, [50, 80, 5], False, (50, 50)),
-        (PROMPTS_FIRST, 10, [], True, ()),
+        (StepRule.DECODES_FIRST, 10, [50, 80, 5], True, (50, 40)),
+        (StepRule.DECODES_FIRST, 100, [50], True, ()),
+        (StepRule.DECODES_FIRST, 0, [250], False, (100,)),
+        (StepRule.PROMPTS_FIRST, 10, [50, 80, 5], False, (50, 50)),
+        (StepRule.PROMPTS_FIRST, 10, [], True, ()),
     ],
 )
 def test_a_step_of_a_hundred_tokens(
@@ -25,12 +25,16 @@ def test_a_step_of_a_hundred_tokens(
     assert form_step(rule, step_tokens=100, decode_rows=decoding, prompts=prompts) == (decodes, chunks)
 
 
-@given(rule=st.sampled_from([DECODES_FIRST, PROMPTS_FIRST]), decoding=st.integers(0, 300), prompts=PROMPTS)
+@given(
+    rule=st.sampled_from([StepRule.DECODES_FIRST, StepRule.PROMPTS_FIRST]),
+    decoding=st.integers(0, 300),
+    prompts=PROMPTS,
+)
 def test_a_step_keeps_its_budget_and_its_order(rule: StepRule, decoding: int, prompts: list[int]) -> None:
     formed = form_step(rule, step_tokens=256, decode_rows=decoding, prompts=prompts)
     read = sum(formed.chunks)
     assert read + (decoding if formed.decodes else 0) <= max(256, decoding)
-    assert formed.decodes == (decoding > 0 and not (rule is PROMPTS_FIRST and prompts))
+    assert formed.decodes == (decoding > 0 and not (rule is StepRule.PROMPTS_FIRST and prompts))
     # All but the last that is read are read whole: nobody overtakes.
     whole = formed.chunks[:-1]
     assert list(whole) == prompts[: len(whole)]

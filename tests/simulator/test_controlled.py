@@ -11,7 +11,8 @@ from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.controls.named import named_control
-from swiftspec.simulator.serving import Job, Serving, ServingRun
+from swiftspec.simulator.jobs import Job, ServingRun
+from swiftspec.simulator.serving import Serving
 from swiftspec.timing.step_costs import StepCosts
 from tests.builders import machine_profile
 from tools.iid_trace import synthesise_trace

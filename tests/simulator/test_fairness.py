@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from swiftspec.policies.autoregressive import Autoregressive
-from swiftspec.simulator.serving import Job
+from swiftspec.simulator.jobs import Job
 from tests.simulator.test_serving import linear_profile, serving
 from tools.iid_trace import synthesise_trace
 

@@ -9,7 +9,8 @@ from swiftspec.policies.asynchronous.minedraft import MineDraft
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
-from swiftspec.simulator.serving import Job, Serving
+from swiftspec.simulator.jobs import Job
+from swiftspec.simulator.serving import Serving
 from swiftspec.timing.timeline import Phase
 from tests.builders import chain_trace, constant_profile
 

@@ -17,8 +17,7 @@ def small_trace(**kwargs: int) -> AcceptanceTrace:
 
 
 def oracle(trace: AcceptanceTrace, prompt_index: int = 0) -> TraceOracle:
-    rng = np.random.default_rng(0)
-    return TraceOracle(CandidatePool(trace), trace.prompts[prompt_index], prompt_index=prompt_index, rng=rng)
+    return TraceOracle(CandidatePool(trace), trace.prompts[prompt_index], prompt_index=prompt_index, seed=(0,))
 
 
 def mirror_after_prefill() -> SimulatedKVCache:

@@ -13,9 +13,3 @@ def test_a_stream_begins_anew_each_time() -> None:
     drawn = [first() for _ in range(200)]
     assert [again() for _ in range(200)] == drawn
     assert [other() for _ in range(200)] != drawn
-
-
-def test_draws_continue_a_generator() -> None:
-    rng, twin = np.random.default_rng(3), np.random.default_rng(3)
-    assert rng.random() == twin.random()
-    assert uniforms(rng)() == twin.random()

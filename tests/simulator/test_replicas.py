@@ -10,7 +10,7 @@ from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.routing import Replicas
-from swiftspec.simulator.serving import Job, ServingRun
+from swiftspec.simulator.jobs import Job, ServingRun
 from tests.builders import chain_trace, constant_profile, machine_profile
 from tests.simulator.test_serving import TRACE, jobs, linear_profile, outputs, serving
 

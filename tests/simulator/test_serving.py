@@ -16,7 +16,8 @@ from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.driver import simulate
-from swiftspec.simulator.serving import Job, Serving, ServingRun
+from swiftspec.simulator.jobs import Job, ServingRun
+from swiftspec.simulator.serving import Serving
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.sharing import Sharing, SharingCost
 from swiftspec.timing.timeline import Phase

@@ -16,7 +16,8 @@ from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.routing import Replicas
 from swiftspec.simulator.driver import simulate
-from swiftspec.simulator.serving import Job, Serving
+from swiftspec.simulator.jobs import Job
+from swiftspec.simulator.serving import Serving
 from swiftspec.timing.timeline import Phase, Timeline
 from tools.pictures import RECORDED
 

@@ -13,7 +13,7 @@ from swiftspec.policies.base import drafts_chain
 from swiftspec.policies.effects import Role
 
 if TYPE_CHECKING:
-    from swiftspec.acceptance import GivenAcceptance
+    from swiftspec.acceptance.given import GivenAcceptance
 
 NONE, SUFFIX, OWN = "none", "suffix", "(own)"
 

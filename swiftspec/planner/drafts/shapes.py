@@ -8,7 +8,6 @@ from functools import cache, partial
 from swiftspec.acceptance.given import GivenAcceptance
 from swiftspec.artifacts.kinds import DraftMemory, KindPoint
 from swiftspec.artifacts.load_metrics import RECORDED_ROUNDS
-from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.degrees import AllowedDegrees
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.drafts.named import Kind
@@ -18,7 +17,7 @@ from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.space import feasible_options
 from swiftspec.planner.under_load.load_curves import SharedSteps
-from swiftspec.planner.under_load.loads import closed_loop_workload, longest_request
+from swiftspec.planner.under_load.loads import closed_loop_workload
 from swiftspec.planner.under_load.predictor import Predictor, setup_of
 from swiftspec.planner.under_load.rounds import looked_up_rounds
 from swiftspec.policies.effects import Role
@@ -32,7 +31,7 @@ _MANY = 8  # clients from which trees are not tried: chains have fewer rows
 def longest_text(deployment: Deployment) -> int:
     """Tokens of the longest request of a closed loop."""
     output_tokens = deployment.output_tokens or NUM_NEW_TOKENS
-    return longest_request(closed_loop_workload(1, deployment.context, output_tokens))
+    return closed_loop_workload(1, deployment.context, output_tokens).longest_request
 
 
 @dataclass(kw_only=True)
@@ -58,7 +57,7 @@ class Shapes:
         splits = [f"{target}+{count - target}" for target in range(1, count)] if self.kind.own_devices else [str(count)]
         self._options, self._rejected = feasible_options(
             self.inputs.profile,
-            self._trace,
+            self.inputs.trace,
             num_devices=count,
             memory=self._memory,
             splits=splits,
@@ -71,17 +70,13 @@ class Shapes:
         self._serving = deployment.serving(*self.models)
         self._predictor = Predictor(
             self.inputs.profile,
-            self._trace,
+            self.inputs.trace,
             serving=self._serving,
             seed=self.seed,
             given=looked_up_rounds(self.counted.survival, seed=self.seed) if self.counted else None,
         )
-        self._closed = ClosedForms(self.inputs.profile, self._trace)
+        self._closed = ClosedForms(self.inputs.profile, self.inputs.trace)
         self._shared = cache(partial(SharedSteps, self.inputs.profile, self._closed.context))
-
-    @property
-    def _trace(self) -> AcceptanceTrace:
-        return self.inputs.trace
 
     def at_all(self, loads: Sequence[int], between: Sequence[int]) -> list[KindPoint]:
         """The fastest at these numbers of clients, and at those between them, in ascending order.

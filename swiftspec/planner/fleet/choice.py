@@ -18,7 +18,6 @@ from typing import NamedTuple
 from swiftspec.artifacts.fleet import Fleet
 from swiftspec.artifacts.under_load import LoadPrediction
 from swiftspec.devices import ClusterSpec
-from swiftspec.files.document import Basis
 from swiftspec.planner.fleet.load_simulations import LoadSimulations, ShareServer
 from swiftspec.planner.fleet.replica import Kind
 from swiftspec.planner.fleet.result import described_kinds
@@ -26,6 +25,7 @@ from swiftspec.planner.fleet.shortlist import Estimate, load_grid, shortlist, wi
 from swiftspec.planner.fleet.sizing import Bracket, Sizing
 from swiftspec.planner.load import Load, load_of
 from swiftspec.planner.load_choice import LoadDecision, described_load
+from swiftspec.planner.search.backends import Workers
 from swiftspec.planner.search.decision import OutOfReachError
 from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.evaluation import Budget
@@ -109,11 +109,9 @@ class FleetSearch:
         self._pools: list[Bracket] = []
         self._curves: dict[Key, LoadCurve] = {}
         predictor = Predictor(found.profile, found.simulations.trace, serving=load.serving, seed=found.simulations.seed)
-        self._simulated = LoadSimulations(
-            serve=ShareServer(load=load, predictor=predictor),
-            num_jobs=found.num_jobs,
-            simulations=found.simulations,
-        )
+        self._server = ShareServer(load=load, predictor=predictor)
+        workers = Workers(self._server, found.num_jobs)
+        self._simulated = LoadSimulations(workers=workers, simulations=found.simulations)
         self._sizing = Sizing(
             self._simulated,
             rate=self._rate,
@@ -156,7 +154,7 @@ class FleetSearch:
         for ranked in with_fewer_rows(self._found.ranking(), self._found.options, closed):
             tokens = None
             if self._found.memory is not None:
-                tokens = self._found.memory.cached_tokens(ranked.option, context=self._load.longest_context)
+                tokens = self._found.memory.cached_tokens(ranked.option, context=self._load.workload.longest_request)
             curve = curves.curve(ranked, cached_tokens=tokens)
             self._curves[ranked.option.key] = curve
             found.append(Estimate(ranked, curve))
@@ -184,7 +182,7 @@ class FleetSearch:
             return None
         return self._found.memory.num_blocks(
             kind.option,
-            longest=self._load.longest_context,
+            longest=self._load.workload.longest_request,
             targets_per_draft=kind.num_targets / (kind.num_drafts or kind.num_targets),
         )
 
@@ -270,7 +268,7 @@ class FleetSearch:
         best, count, others, predictions = incumbent
         self._settle_pools(brackets)
         task = self._sizing.task(best.kind, self._rate / count, _FINAL_TOKENS)
-        workload = self._simulated.serve.share(task.rate, task.num_requests)
+        workload = self._server.share(task.rate, task.num_requests)
         share = replace(self._load, workload=workload, path=None, most_requests=len(workload.requests))
         alone = max(predictions.values(), key=lambda found: found.tokens_per_s)
         return LoadDecision(
@@ -290,7 +288,7 @@ class FleetSearch:
             (one for one in brackets if one is not best), key=lambda one: (one.devices, -one.kind.tokens_per_s)
         )
         return Fleet(
-            workload=Basis(path=str(load.path or ""), sha256=load.sha256),
+            workload=load.basis,
             arrivals=str(load.workload.arrivals),
             rate=self._rate,
             num_requests=len(load.workload.requests),

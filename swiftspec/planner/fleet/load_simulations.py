@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from swiftspec.artifacts.fleet import LoadPoint
@@ -158,20 +158,15 @@ def _steady(records: Sequence[ServedRecord]) -> list[ServedRecord]:
 class LoadSimulations:
     """Simulations of tasks on several cores. simulations: those of one request, which count these, too."""
 
-    serve: ShareServer
-    num_jobs: int
+    workers: Workers[Task, Simulation]
     simulations: Simulations
     num_simulations: int = 0
-    _workers: Workers[Task, Simulation] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._workers = Workers(self.serve, self.num_jobs)
 
     def run(self, tasks: Sequence[Task], what: str, *, ahead: int = 0) -> list[Simulation]:
         """Simulations in the order of the tasks; `ahead` are still to come after these."""
         # The longest ones first: none of them is left to run alone at the end.
         numbers = sorted(range(len(tasks)), key=lambda number: -tasks[number].effort)
-        results = self._workers.map(tasks[number] for number in numbers)
+        results = self.workers.map(tasks[number] for number in numbers)
         counted = self.simulations.counted(results, what, ahead=len(tasks) + ahead)
         found = dict(zip(numbers, counted, strict=True))
         self.num_simulations += len(tasks)

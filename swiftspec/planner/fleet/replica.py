@@ -7,12 +7,12 @@ Of a closed loop, each replica has its share of the clients.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 
 from swiftspec.artifacts.distributions import Arrivals, Process
-from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.plan import Candidate
+from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import RequestClass, Workload, WorkloadRequest
 from swiftspec.planner.load import Load, check_divisible, load_of
 from swiftspec.planner.search.option import Option, Split
@@ -124,16 +124,17 @@ def _thinned(arrivals: Arrivals, num_replicas: int, rate: float) -> Arrivals:
     return arrivals if arrivals.process is Process.REPLAY else arrivals.model_copy(update={"rate": rate, "stages": ()})
 
 
-def planned_workload(load: Load | None, plan: Plan) -> tuple[Workload | None, Path | None]:
-    """The workload that a plan is saved with, and its file if it is one: a replica's share if there is a fleet."""
+def with_workload(planned: Planned, load: Load | None) -> Planned:
+    """A plan with the workload that it is saved with, and its file if it is one: a replica's share of a fleet's."""
+    plan = planned.plan
     if load is None:
-        return None, None
+        return planned
     if plan.fleet is None or plan.under_load is None:
-        return load.workload, load.path
+        return replace(planned, workload=load.workload, workload_path=load.path)
     share = replica_share(
         load.workload,
         plan.fleet.num_replicas,
         most_requests=plan.under_load.num_requests,
         classes=plan.fleet.goal.classes,
     )
-    return share, None
+    return replace(planned, workload=share)

@@ -189,7 +189,6 @@ class Sizing:
         return one.below(best, is_faster=one.kind.tokens_per_s > fastest)
 
     def measure(self, counts: Iterable[tuple[Bracket, int]], *, tokens: float, what: str) -> list[Simulation]:
-        """Simulate kinds with so many replicas each."""
         counts = list(counts)
         tasks = [self.task(one.kind, self.rate / count, tokens) for one, count in counts]
         simulations = self.simulated.run(tasks, what)

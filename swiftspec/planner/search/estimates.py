@@ -50,15 +50,12 @@ class StepTimes:
 
     def forward_s(self, option: Option, phase: Phase, role: Role, *, rows: int) -> float:
         """Of a forward. rows: of each request."""
-        may_be_busy = option.policy.layout is Layout.DISAGGREGATED
-        return self._mean_s(phase, role, option.degree(role), option.num_ranks(role), rows, may_be_busy)
+        return self._mean_s(phase, role, option.degree(role), option.num_ranks(role), rows, option.policy.layout)
 
-    def _lowest_mean_s(self, phase: Phase, role: Role, degree: int, ranks: int, rows: int, may_be_busy: bool) -> float:
+    def _lowest_mean_s(self, phase: Phase, role: Role, degree: int, ranks: int, rows: int, layout: Layout) -> float:
         idle = StepKey(role, phase, degree, rows, self._context, ranks=ranks)
-        keys = (idle, idle._replace(peer_busy=True)) if may_be_busy else (idle,)
-        latencies = self._profile.latencies
-        if role is Role.DRAFT and may_be_busy:
-            latencies = latencies.of_draft(Layout.DISAGGREGATED)
+        keys = (idle, idle._replace(peer_busy=True)) if layout is Layout.DISAGGREGATED else (idle,)
+        latencies = self._profile.latencies.of(role, layout)
         return min(latencies.step(key).mean_s for key in keys)
 
 

@@ -155,8 +155,7 @@ def _log_scales(errors: ForwardErrors, budget: Budget, seed: int, mirrored: bool
 
 def _whole_s(timeline: Timeline, num_tokens: int) -> float:
     """Request to last token, as if all `num_tokens` had been simulated."""
-    missing = num_tokens - timeline.num_tokens
-    return timeline.e2e_s + missing * timeline.tpot_s if missing else timeline.e2e_s
+    return timeline.e2e_s + (num_tokens - timeline.num_tokens) * timeline.tpot_s
 
 
 def _whole_by_rounds_s(timeline: Timeline, num_tokens: int) -> float:

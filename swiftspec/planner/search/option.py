@@ -44,18 +44,17 @@ class Option:
         cls, cluster: ClusterSpec | None, policy: Policy, sizes: Sequence[int], *, draft_from: int | None = None
     ) -> "Option | None":
         """As `placed`, but with every TP group within one node of a cluster; None where that is impossible."""
+        placed = cls.placed(policy, sizes, draft_from=draft_from)
         if cluster is None:
-            return cls.placed(policy, sizes, draft_from=draft_from)
+            return placed
         copies = [sizes[0] // policy.target_groups] * policy.target_groups
         groups = cluster.place(copies if draft_from is not None else [*copies, *sizes[1:]])
         if groups is None:
             return None
-        if draft_from is not None:
-            groups = (*groups, *(range(draft_from, draft_from + size) for size in sizes[1:]))
-        placed = {Role.TARGET: tuple(chain(*groups[: len(copies)]))}
+        found = {**placed.groups, Role.TARGET: tuple(chain(*groups[: len(copies)]))}
         for group in groups[len(copies) :]:
-            placed[Role.DRAFT] = tuple(group)
-        return cls(policy=policy, groups=placed)
+            found[Role.DRAFT] = tuple(group)
+        return cls(policy=policy, groups=found)
 
     def describe(self) -> str:
         """The same description as a plan's candidate has."""

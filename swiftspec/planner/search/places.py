@@ -14,11 +14,6 @@ from swiftspec.timing.steps import Latencies
 _OTHER_SPLIT = "not on the split that was asked for"
 
 
-def layout_of(option: Option, role: Role) -> Layout:
-    """Layout that tells which devices a role's forwards run on."""
-    return option.policy.layout if role is Role.DRAFT else Layout.TARGET_ONLY
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
     """Placements of a policy's shapes, which all shapes with as many groups share.
@@ -78,10 +73,7 @@ class Places:
         """Numbers of ranks that a group's steps are known for; one is always included."""
         layout = option.policy.layout
         roles = [holder, Role.DRAFT] if layout is Layout.COLOCATED else [holder]
-        known = (
-            set(self.latencies.of_draft(layout_of(option, role)).ranks(option.degree(role), role=role))
-            for role in roles
-        )
+        known = (set(self.latencies.of(role, layout).ranks(option.degree(role), role=role)) for role in roles)
         return sorted({1, *set.intersection(*known)})
 
 

@@ -81,7 +81,6 @@ class Simulations:
         return keeps, ranked.score if keeps else share
 
     def keeps(self, outcome: Outcome) -> bool:
-        """Whether an outcome is within the goal's limits."""
         return RankedOption.of(outcome, self.goal).reach(self.goal) >= 1
 
     def sample(self, num_prompts: int, num_tokens: int, *, num_seeds: int = 1, explain: bool = False) -> Budget:

@@ -1,5 +1,6 @@
 """Search space of a planner: every policy's shapes on every placement that a profile can price."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
@@ -13,20 +14,17 @@ from swiftspec.devices import ClusterSpec
 from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.memory import MemoryModel, gigabytes
 from swiftspec.planner.search.option import Option, Split
-from swiftspec.planner.search.places import Places, layout_of
+from swiftspec.planner.search.places import Places
 from swiftspec.policies import Layout, Policy, make_policy, policy_classes
 from swiftspec.policies.base import lacks_mask, sends_features, shape_of
 from swiftspec.policies.effects import Role
 from swiftspec.timing.timeline import Phase
-
-__all__ = ["Fit", "Option", "feasible_options", "fitted_miss_exponent", "fitted_temperature", "longest_context"]
 
 # How far beyond the measured grid latencies are still used: rows are extrapolated, contexts held flat.
 MAX_ROWS_FACTOR = 2
 MAX_CONTEXT_FACTOR = 4
 
 _Steps = tuple[Role, Phase, int, int, bool]  # degree, ranks, and whether a draft's devices are of another kind
-
 
 _COLDEST, _HOTTEST = 10, 200  # hundredths
 _NUM_RANKS = 8
@@ -83,14 +81,7 @@ def fitted_temperature(trace: AcceptanceTrace) -> float:
         coldness = 100 / hundredths
         return float(np.mean(log_sum_exp(coldness * logprobs) - coldness * chosen))
 
-    low, high = _COLDEST, _HOTTEST
-    while low < high:
-        middle = (low + high) // 2
-        if loss(middle) <= loss(middle + 1):
-            high = middle
-        else:
-            low = middle + 1
-    return low / 100
+    return bisect_left(range(_HOTTEST), True, lo=_COLDEST, key=lambda each: loss(each) <= loss(each + 1)) / 100
 
 
 def feasible_options(
@@ -176,7 +167,7 @@ class _Checks:
         self._undominated: dict[tuple[object, ...], frozenset[Split]] = {}
 
     def _steps(self, option: Option, role: Role, phase: Phase) -> _Steps:
-        is_apart = self._has_apart and layout_of(option, role) is Layout.DISAGGREGATED
+        is_apart = self._has_apart and role is Role.DRAFT and option.policy.layout is Layout.DISAGGREGATED
         return role, phase, option.degree(role), option.num_ranks(role), is_apart
 
     def objection(self, option: Option) -> str | None:

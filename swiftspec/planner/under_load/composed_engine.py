@@ -39,7 +39,7 @@ class ComposedEngine(ServingEngine):
 
     degree: devices of the group.
     quant: format of the target's weights.
-    draft: None where text is looked up, or nothing is drafted.
+    drafts: None where text is looked up, or nothing is drafted.
     settings: the user's limits, by the engine's words.
     constants: the engine's fitted ones if not given.
     context: tokens of the longest request, which bounds what else is in memory.
@@ -50,7 +50,7 @@ class ComposedEngine(ServingEngine):
     degree: int = 1
     target: ModelSpec
     quant: str
-    draft: DraftModel | None = None
+    drafts: DraftModel | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     constants: Constants | None = None
     context: int = 4096
@@ -64,10 +64,6 @@ class ComposedEngine(ServingEngine):
         if ranks == 1 or self.engine.limits_of_all_ranks:
             return limits
         return replace(limits, step_tokens=limits.step_tokens * ranks, requests=limits.requests * ranks)
-
-    @property
-    def drafts(self) -> DraftMethod | None:
-        return self.draft
 
     @property
     def ranks(self) -> int:
@@ -93,10 +89,6 @@ class ComposedEngine(ServingEngine):
         read = engine.read_dtype(self.device, self.quant, spec, self.settings)
         return _composed(device, engine.op_tables, experts, engine.collective, spec, quant, self.degree, read, products)
 
-    @property
-    def kv_dtype(self) -> str:
-        return self.engine.kv_dtype(self.device, self.quant, self.settings)
-
     def step_s(self, work: StepWork) -> float:
         """Seconds of a step with what the engine adds: to every layer, and the launches of a step without a graph."""
         seconds = self._steps.seconds(work)
@@ -114,7 +106,7 @@ class ComposedEngine(ServingEngine):
         return self.engine.late_by(method, self.limits) + (0.0 if method is None else self.added.round_s)
 
     def draft_s(self, forward_rows: Sequence[int]) -> Callable[[int, float], float]:
-        draft = self.draft
+        draft = self.drafts
         assert draft is not None, "asked of an engine with a draft"
         steps = self._composed(draft.spec, draft.quant, draft.products)
         added_s = len(forward_rows) * draft.spec.num_layers * self.added.draft_layer_s
@@ -131,14 +123,14 @@ class ComposedEngine(ServingEngine):
 
     def room(self, *, beside_draft: bool) -> int:
         """Tokens that the KV cache has room for, beside a draft whose own keys and values take room, too."""
-        draft = self.draft if beside_draft else None
+        draft = self.drafts if beside_draft else None
         policy: Policy = SerialChain() if draft else Autoregressive()
         drafted, quant = (draft.spec, draft.quant) if draft else (self.target, self.quant)
         memory = MemoryModel(
             device=self.device,
             specs={Role.TARGET: self.target, Role.DRAFT: drafted},
             quantisation={Role.TARGET: self.quant, Role.DRAFT: quant},
-            kv_dtype=self.kv_dtype,
+            kv_dtype=self.engine.kv_dtype(self.device, self.quant, self.settings),
             usable_share=self.limits.memory_share,
         )
         option = Option(policy=policy, groups={Role.TARGET: tuple(range(self.degree))})

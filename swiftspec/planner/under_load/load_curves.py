@@ -92,10 +92,7 @@ class SharedSteps(StepTimes):
         at_once = math.ceil(self._sequences / steps)
         one_s = super().forward_s(option, phase, role, rows=at_once * rows)
         key = StepKey(role, phase, option.degree(role), rows, self._context, at_once, option.num_ranks(role))
-        latencies = self._profile.latencies
-        if role is Role.DRAFT:
-            latencies = latencies.of_draft(option.policy.layout)
-        further_s, _ = latencies.further_sequences(key)
+        further_s, _ = self._profile.latencies.of(role, option.policy.layout).further_sequences(key)
         return steps * (one_s + further_s)
 
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from swiftspec.artifacts.workload import RequestClass, Workload, WorkloadRequest
 from swiftspec.files.document import Origin
 from swiftspec.scheduler.prefix_cache import Segment
 
-_LEAST_REQUESTS, _REQUESTS_PER_CLIENT = 8, 3  # of a closed loop
+_LEAST_REQUESTS, REQUESTS_PER_CLIENT = 8, 3  # of a closed loop
 # Of the lengths of outputs. Clients whose answers all have one length would stay in step in a simulation; real ones
 # drift apart, as their times to the first token show: with lengths of +-10 % these are right.
 UNEVEN = 0.1
@@ -81,7 +80,7 @@ def closed_loop_workload(clients: int, prompt_tokens: int, output_tokens: int) -
 
     Outputs have lengths within a tenth of their mean, evenly spread and in a random order, both ends included.
     """
-    count = max(_LEAST_REQUESTS, _REQUESTS_PER_CLIENT * clients)
+    count = max(_LEAST_REQUESTS, REQUESTS_PER_CLIENT * clients)
     least, most = math.ceil((1 - UNEVEN) * output_tokens), math.floor((1 + UNEVEN) * output_tokens)
     outputs = np.random.default_rng(0).permutation(np.linspace(least, most, count).round().astype(int)).tolist()
     return Workload(
@@ -96,19 +95,6 @@ def closed_loop_workload(clients: int, prompt_tokens: int, output_tokens: int) -
             for tokens in outputs
         ),
     )
-
-
-def first_requests(workload: Workload, *, most_tokens: int) -> Workload:
-    """The first requests with so many output tokens together; of a closed loop at least three of each client."""
-    sofar = accumulate(request.output_tokens for request in workload.requests)
-    least = _REQUESTS_PER_CLIENT * (workload.arrivals.num_clients or 1)
-    count = max(least, sum(tokens <= most_tokens for tokens in sofar))
-    return workload.model_copy(update={"requests": workload.requests[:count]})
-
-
-def longest_request(workload: Workload) -> int:
-    """Tokens of the longest request, its output included."""
-    return max(request.prompt_tokens + request.output_tokens for request in workload.requests)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

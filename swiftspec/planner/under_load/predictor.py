@@ -7,6 +7,7 @@ because the draft has devices of its own, a control steers it or rows of a verif
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from statistics import fmean
 
@@ -34,28 +35,23 @@ from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.under_load.arrays import simulate
-from swiftspec.planner.under_load.loads import (
-    ArrayRun,
-    closed_loop_workload,
-    first_requests,
-    longest_request,
-    requests_of,
-)
+from swiftspec.planner.under_load.loads import REQUESTS_PER_CLIENT, ArrayRun, closed_loop_workload, requests_of
 from swiftspec.planner.under_load.own_engine import CutShortError, OwnEngineRun
-from swiftspec.planner.under_load.rounds import Round, recorded_rounds
+from swiftspec.planner.under_load.rounds import Round, rounds_of
 from swiftspec.planner.under_load.serving_engine import EnginePrices, ServingEngine
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import BLOCK_TOKENS
 from swiftspec.scheduler.controls.named import control_under
 from swiftspec.scheduler.routing import ONE_REPLICA, Replicas
-from swiftspec.simulator.driver import group_degrees, group_ranks
+from swiftspec.simulator.driver import Simulator, group_degrees, group_ranks
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.load import named_prompts, serve_workload
 from swiftspec.simulator.setup import Setup
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
+_PROMPTS, _TOKENS = 16, 96  # whose rounds are recorded, and output tokens of each
 _MOST_TOKENS = 30_000  # some 20 s of simulation
 _ANY_WAIT_S = 3600.0  # a request's own patience ends it
 _Rounds = dict[int, list[Round]]  # by the index of their prompt
@@ -106,11 +102,8 @@ class Predictor:
         if self.serving is not None:
             return self._under_engine(self.serving, setup, workload, goal, transfer_s)
         if not timelines and not workload.has_turns and _has_rounds(setup, options, replicas):
-            try:
+            with suppress(CutShortError):
                 found = self._replayed(setup, workload, goal, options)
-            except CutShortError:
-                found = None
-            if found is not None:
                 done(len(workload.requests))
                 return found
         return serve_workload(
@@ -134,21 +127,28 @@ class Predictor:
         return self.serve(setup, workload, goal=Goal(classes=workload.classes), options=options)
 
     def rounds(self, setup: Setup, prompts: Sequence[int] = ()) -> _Rounds:
-        """As `recorded_rounds`, recorded once; the given ones, as those of one prompt."""
+        """Rounds of simulated requests by the index of their prompt, of a policy whose models share devices.
+
+        They are recorded once; those that are given are of one prompt. prompts: those that are needed; some of the
+        trace's, evenly spread, if there are none.
+        """
         if self._given is not None:
             return {0: self._given}
         degree, ranks = setup.degrees[Role.TARGET], setup.ranks.get(Role.TARGET, 1)
         key = (setup.policy, degree, ranks, tuple(prompts))
         if key not in self._recorded:
-            self._recorded[key] = recorded_rounds(
+            count = len(self.trace.prompts)
+            indices = prompts or np.linspace(0, count - 1, min(count, _PROMPTS)).round().astype(int).tolist()
+            run = Simulator(self.latencies.latencies, self.trace).run(
                 setup.policy,
-                degree,
-                latencies=self.latencies.latencies,
-                trace=self.trace,
+                degrees={Role.TARGET: degree},
+                ranks={Role.TARGET: ranks},
+                prompt_indices=indices,
                 seed=self.seed,
-                ranks=ranks,
-                prompts=prompts,
+                max_new_tokens=None if prompts else _TOKENS,
             )
+            whole = (list(rounds_of(timeline))[:-1] for timeline in run.timelines)
+            self._recorded[key] = {index: rounds for index, rounds in zip(indices, whole, strict=True) if rounds}
         return self._recorded[key]
 
     def tokens_per_round(self, setup: Setup) -> float:
@@ -162,7 +162,7 @@ class Predictor:
         if setup.policy.layout is Layout.DISAGGREGATED:
             return self._with_draft_server(serving, setup, workload, goal)
         rounds = [one for of_prompt in self.rounds(setup).values() for one in of_prompt]
-        there = serving.on(setup.degrees[Role.TARGET], context=longest_request(workload))
+        there = serving.on(setup.degrees[Role.TARGET], context=workload.longest_request)
         engine = there.under_load(there.recorded_chains(rounds))
         run = simulate(requests_of(workload, transfer_s=transfer_s), engine, seed=self.seed)
         tokens = fmean(one.tokens for one in rounds)
@@ -180,9 +180,10 @@ class Predictor:
 
         Of a long load its first requests, as events take longer than steps that are counted.
         """
-        there = serving.on(setup.degrees[Role.TARGET], context=longest_request(workload))
+        there = serving.on(setup.degrees[Role.TARGET], context=workload.longest_request)
         limits, above = there.limits, there.above
-        workload = first_requests(workload, most_tokens=_MOST_TOKENS)
+        least = REQUESTS_PER_CLIENT * (workload.arrivals.num_clients or 1)
+        workload = workload.beginning(most_tokens=_MOST_TOKENS, least=least)
         served = serve_workload(
             replace(setup, gather_s=_ANY_WAIT_S),
             workload,
@@ -204,15 +205,15 @@ class Predictor:
             records.append(record.judged(limits_of[record.class_name]))
         return replace(served, records=tuple(records), metrics=load_metrics(records))
 
-    def _replayed(self, setup: Setup, workload: Workload, goal: Goal, options: LoadOptions) -> SimulatedLoad | None:
-        """The load by recorded rounds of this package's engine; None if no prompt has a whole one."""
+    def _replayed(self, setup: Setup, workload: Workload, goal: Goal, options: LoadOptions) -> SimulatedLoad:
+        """The load by recorded rounds of this package's engine. CutShortError if a round is not whole, or none is."""
         named = named_prompts(workload, self.trace)
         recorded = dict(self.rounds(setup))
         if wanted := sorted({index for index in named if index is not None}):
             recorded |= self.rounds(setup, wanted)
         rounds = [one for of_prompt in recorded.values() for one in of_prompt]
         if not rounds:
-            return None
+            raise CutShortError
         first_of = dict(zip(recorded, np.cumsum([0, *map(len, recorded.values())]).tolist(), strict=False))
         admission, batch = setup.limits(options)
         run = OwnEngineRun(
@@ -281,8 +282,7 @@ def setup_of(option: Option, latencies: LatencyTable, *, context: int) -> Setup:
         key = StepKey(Role.DRAFT, Phase.EXPAND, degree, rows, context, ranks=ranks, peer_busy=True)
         forward = latencies.apart.forward(key)
         gather_s = gathered_forwards(option.policy) * fmean(forward.quantiles_s)
-    degrees = {role: len(devices) for role, devices in option.groups.items()}
-    return Setup(policy=option.policy, degrees=degrees, ranks=option.ranks, gather_s=gather_s)
+    return Setup(policy=option.policy, degrees=option.degrees, ranks=option.ranks, gather_s=gather_s)
 
 
 def _has_rounds(setup: Setup, options: LoadOptions, replicas: Replicas) -> bool:

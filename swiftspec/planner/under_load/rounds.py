@@ -11,15 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.policies import Policy
 from swiftspec.policies.effects import ForwardKind, Role
 from swiftspec.scheduler.asks import Ask
-from swiftspec.simulator.driver import Simulator
-from swiftspec.timing.steps import Latencies
 from swiftspec.timing.timeline import Phase, Timeline
 
-_PROMPTS, _TOKENS = 16, 96  # whose rounds are recorded, and output tokens of each
 _DRAWN = 2048  # rounds of an acceptance that is given
 _HOST = (Phase.COMMIT, Phase.COMPACT)
 
@@ -44,34 +39,6 @@ def looked_up_rounds(survival: Sequence[float], *, seed: int) -> list[Round]:
     shares = -np.diff((1.0, *survival, 0.0))
     accepted = np.random.default_rng(seed).choice(len(shares), size=_DRAWN, p=shares / shares.sum())
     return [Round((), verify_rows=len(shares), tokens=1 + count) for count in accepted.tolist()]
-
-
-def recorded_rounds(
-    policy: Policy,
-    degree: int,
-    *,
-    latencies: Latencies,
-    trace: AcceptanceTrace,
-    seed: int,
-    ranks: int = 1,
-    prompts: Sequence[int] = (),
-) -> dict[int, list[Round]]:
-    """Rounds of simulated requests by the index of their prompt, of a policy whose models share devices.
-
-    prompts: those that are needed; some of the trace's, evenly spread, if there are none.
-    """
-    count = len(trace.prompts)
-    indices = prompts or np.linspace(0, count - 1, min(count, _PROMPTS)).round().astype(int).tolist()
-    run = Simulator(latencies, trace).run(
-        policy,
-        degrees={Role.TARGET: degree},
-        ranks={Role.TARGET: ranks},
-        prompt_indices=indices,
-        seed=seed,
-        max_new_tokens=None if prompts else _TOKENS,
-    )
-    whole = (list(rounds_of(timeline))[:-1] for timeline in run.timelines)
-    return {index: rounds for index, rounds in zip(indices, whole, strict=True) if rounds}
 
 
 def rounds_of(timeline: Timeline) -> Iterator[Round]:
@@ -150,7 +117,6 @@ class RecordedRequest:
         return self.level == 0 and self.ask is not None and not self.ask.is_prefill
 
     def ask_for(self, forward: Forward, *, now_s: float) -> None:
-        """Ask for a forward."""
         self.cached, self.num_read = max(0, self.text + forward.cached), 0
         self.ask = Ask(
             self.number,

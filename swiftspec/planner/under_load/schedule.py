@@ -1,6 +1,6 @@
 """Draft tokens of a chain by the number of clients: the one schedule, of this package's engine or of another."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
 from swiftspec.artifacts.fleet import DraftLength
@@ -42,9 +42,16 @@ def draft_schedule(
     if not able:  # outputs are too short to have a whole round
         return []
     most_rows = serving.limits.step_tokens if serving else BatchLimits().max_rows
+    prompt_tokens = round(fmean(one.prompt_length for one in trace.prompts))
+    output_tokens = round(fmean(len(one.target_tokens) for one in trace.prompts))
     found = []
     for clients in (count for count in _CLIENTS if count <= max_running):
-        by_length = dict(_speeds(predictor, able, clients, most_rows))
+        by_length: dict[int, float] = {}  # tokens/s of all clients, by the number of draft tokens
+        for setup in able:
+            length = setup.policy.target_rows - 1
+            if length == 0 or clients * (length + 1) <= most_rows:  # it fits into a step
+                run = predictor.closed_loop(setup, clients, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+                by_length[length] = clients / run.metrics.tpot_s.mean
         best = max(by_length, key=lambda length: by_length[length])
         found.append(
             DraftLength(
@@ -55,14 +62,3 @@ def draft_schedule(
             )
         )
     return found
-
-
-def _speeds(predictor: Predictor, setups: Sequence[Setup], clients: int, most_rows: int) -> Iterator[tuple[int, float]]:
-    """Tokens/s of all clients by the number of draft tokens, of those that fit into a step."""
-    prompt_tokens = round(fmean(one.prompt_length for one in predictor.trace.prompts))
-    output_tokens = round(fmean(len(one.target_tokens) for one in predictor.trace.prompts))
-    for setup in setups:
-        length = setup.policy.target_rows - 1
-        if length == 0 or clients * (length + 1) <= most_rows:
-            run = predictor.closed_loop(setup, clients, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
-            yield length, clients / run.metrics.tpot_s.mean

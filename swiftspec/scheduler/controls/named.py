@@ -31,7 +31,6 @@ class Fixed(Control):
         costs: RoundCosts,  # noqa: ARG002 - they change nothing
         max_rows: int,
     ) -> list[int]:
-        """Rows of each request."""
         wanted = [1 + min(self.num_draft_rows, len(demand.survival)) for demand in demands]
         return equal_shares(wanted, max_rows)
 
@@ -74,7 +73,6 @@ class Goodput(Control):
     """
 
     def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
-        """Rows of each request."""
         length = _best_length(demands, costs, max_rows)
         return [1 + min(length, len(demand.survival)) for demand in demands]
 
@@ -84,7 +82,6 @@ class GoodputPerRequest(Control):
     """The best common length, given to the requests in proportion to the acceptance of their first draft tokens."""
 
     def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
-        """Rows of each request."""
         length = _best_length(demands, costs, max_rows)
         acceptance = [demand.survival[0] if demand.survival else 0.0 for demand in demands]
         total = sum(acceptance)

@@ -19,7 +19,7 @@ class DraftRound:
     seconds: of the round, drafting included.
     draft_s: of its drafting.
     drafting: requests that draft each level, from 1.
-    tokens: expected of all requests, bonus tokens included.
+    tokens: expected of all requests, bonus tokens included. tokens_of: of each.
     """
 
     def __init__(self, demands: Sequence[Demand], costs: RoundCosts) -> None:
@@ -30,23 +30,14 @@ class DraftRound:
         self.draft_s = 0.0
         most = max((len(demand.survival) for demand in demands), default=0)
         self.drafting = [0] * (most + 1)
-        self._tokens = [1.0] * len(demands)
+        self.tokens_of = [1.0] * len(demands)
         self.tokens = float(len(demands))
-
-    def tokens_of(self, index: int) -> float:
-        """Expected tokens of a request, the bonus token included."""
-        return self._tokens[index]
-
-    def can_grow(self, index: int) -> bool:
-        """Whether a request has another row."""
-        return self.rows[index] <= len(self._demands[index].survival)
 
     def longer_s(self, index: int) -> float:
         """Seconds of the round if a request had one more row."""
         return self.draft_s + self._level_s(self.rows[index]) + self._verify_s()
 
     def add(self, index: int) -> None:
-        """Give a request one more row."""
         level = self.rows[index]
         self.draft_s += self._level_s(level)
         self.seconds = self.draft_s + self._verify_s()
@@ -54,7 +45,7 @@ class DraftRound:
         self.rows[index] += 1
         self._num_rows += 1
         self.drafting[level] += 1
-        self._tokens[index] += survival
+        self.tokens_of[index] += survival
         self.tokens += survival
 
     def _level_s(self, level: int) -> float:
@@ -75,7 +66,6 @@ class Worth(Control):
     weighs_drafts: ClassVar[bool] = True
 
     def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
-        """Rows of each request."""
         return add_likeliest(DraftRound(demands, costs), demands, costs=costs, max_rows=max_rows)
 
 
@@ -93,7 +83,6 @@ class Slo(Control):
     weighs_drafts: ClassVar[bool] = True
 
     def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
-        """Rows of each request."""
         begun = DraftRound(demands, costs)
         add_due(begun, demands, max_rows=max_rows)
         return add_likeliest(begun, demands, costs=costs, max_rows=max_rows)
@@ -105,9 +94,10 @@ def add_due(begun: DraftRound, demands: Sequence[Demand], *, max_rows: int) -> N
     behind = [index for index, demand in enumerate(demands) if demand.tokens_due > 1]
     for index in sorted(behind, key=lambda index: -demands[index].tokens_due):
         demand = demands[index]
-        while left > 0 and begun.can_grow(index) and begun.tokens_of(index) < demand.tokens_due:
-            survival = demand.survival[begun.rows[index] - 1]
-            if survival / begun.tokens_of(index) < len(behind) * (begun.longer_s(index) / begun.seconds - 1):
+        for survival in demand.survival[begun.rows[index] - 1 :]:
+            if left <= 0 or begun.tokens_of[index] >= demand.tokens_due:
+                break
+            if survival / begun.tokens_of[index] < len(behind) * (begun.longer_s(index) / begun.seconds - 1):
                 break
             begun.add(index)
             left -= 1

@@ -7,7 +7,8 @@ other figures of the same pair (see `adaserve`), and one that takes no time on t
 
 from dataclasses import dataclass
 
-from swiftspec.acceptance import acceptance_for, tree_acceptance
+from swiftspec.acceptance.model import tree_acceptance
+from swiftspec.acceptance.proxy_pairs import acceptance_for
 from swiftspec.policies.effects import Role
 from swiftspec.studies.adaserve.experiment import MODELS, degrees, vllm_latencies
 from swiftspec.studies.backtest.speeds import Deployment

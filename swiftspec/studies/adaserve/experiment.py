@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from swiftspec.acceptance import AcceptanceModel, synthesise
-from swiftspec.acceptance.model import PRIOR
+from swiftspec.acceptance.model import PRIOR, AcceptanceModel
+from swiftspec.acceptance.synthesis import synthesise
 from swiftspec.artifacts.profile import HostPoint, StepPoint
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.files.document import ModelRef

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 import simpy
 
 from swiftspec.policies.effects import Role
-from swiftspec.simulator.serving import Job, Run, Serving
+from swiftspec.simulator.jobs import Job
+from swiftspec.simulator.serving import Run, Serving
 
 _ROUNDING = 1e-6  # of a token
 Events = Generator[simpy.Event, Any, None]

@@ -12,7 +12,7 @@ length are the bundled pair's; its other two parameters are means over several p
 
 from collections.abc import Iterator
 
-from swiftspec.acceptance import PRIOR, tree_acceptance
+from swiftspec.acceptance.model import PRIOR, tree_acceptance
 from swiftspec.acceptance.records import Quantity, published_acceptance
 from swiftspec.studies.backtest.figures import Chain, fit_acceptance_model
 from swiftspec.studies.backtest.fitting import chains_of

@@ -14,14 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from swiftspec.acceptance import PRIOR, synthesise, tree_acceptance
+from swiftspec.acceptance.model import PRIOR, tree_acceptance
+from swiftspec.acceptance.synthesis import synthesise
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.files.document import ModelRef
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
-from swiftspec.simulator.serving import Job, Serving
+from swiftspec.simulator.jobs import Job
+from swiftspec.simulator.serving import Serving
 from swiftspec.studies.backtest.figures import Length, fit_acceptance_model
 from swiftspec.studies.backtest.published import read_facts
 from swiftspec.studies.backtest.rows import Constant, Row

@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
-from swiftspec.acceptance import PRIOR, AcceptanceModel, Fit, rank_acceptance, tree_acceptance
-from swiftspec.acceptance.fitting import fit_fields
+from swiftspec.acceptance.fitting import Fit, fit_fields
+from swiftspec.acceptance.model import PRIOR, AcceptanceModel, rank_acceptance, tree_acceptance
 from swiftspec.acceptance.records import PublishedAcceptance, published_acceptance
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import swiftspec.acceptance
-from swiftspec.acceptance import AcceptanceModel, Fit
+from swiftspec.acceptance.fitting import Fit
+from swiftspec.acceptance.model import AcceptanceModel
 from swiftspec.acceptance.proxy_pairs import FittedPair
 from swiftspec.acceptance.records import Quantity
 from swiftspec.files.writing import write_output

@@ -12,9 +12,8 @@ Nothing is fitted.
 from collections.abc import Iterator
 from contextlib import suppress
 
-from swiftspec.acceptance import AcceptanceRecord, published_records
 from swiftspec.acceptance.lengths import unconditional_rates
-from swiftspec.acceptance.records import Form
+from swiftspec.acceptance.records import AcceptanceRecord, Form, published_records
 from swiftspec.acceptance.texts import class_of
 from swiftspec.acceptance.usual import family_of, published_rates, records_without, usual_rates
 from swiftspec.studies.backtest.rows import BY_TEXT, Row

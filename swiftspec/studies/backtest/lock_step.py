@@ -18,8 +18,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from swiftspec.acceptance import acceptance_for
 from swiftspec.acceptance.numerics import root
+from swiftspec.acceptance.proxy_pairs import acceptance_for
 from swiftspec.artifacts.profile import Profile
 from swiftspec.files.document import ModelRef
 from swiftspec.policies import make_policy

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from swiftspec.acceptance import AcceptanceModel, synthesise, synthesise_positions
+from swiftspec.acceptance.model import AcceptanceModel
+from swiftspec.acceptance.synthesis import synthesise, synthesise_positions
 from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.profile import HostPoint, Profile
 from swiftspec.artifacts.trace import AcceptanceTrace

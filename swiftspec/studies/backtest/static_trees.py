@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from swiftspec.acceptance import AcceptanceModel, Fit, rank_acceptance, synthesise, tree_acceptance
+from swiftspec.acceptance.fitting import Fit
+from swiftspec.acceptance.model import AcceptanceModel, rank_acceptance, tree_acceptance
 from swiftspec.acceptance.records import PublishedAcceptance, Quantity, published_acceptance
+from swiftspec.acceptance.synthesis import synthesise
 from swiftspec.files.document import ModelRef
 from swiftspec.policies.trees.sequoia import static_tree
 from swiftspec.studies.backtest.figures import Length, Ranks, acceptance_of, fit_acceptance_model

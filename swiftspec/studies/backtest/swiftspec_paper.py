@@ -10,7 +10,7 @@ from functools import cache
 from statistics import mean
 from typing import Any
 
-from swiftspec.acceptance import acceptance_for
+from swiftspec.acceptance.proxy_pairs import acceptance_for
 from swiftspec.costmodel.device_profile import Int4Forwards
 from swiftspec.costmodel.linear_fit import LinearFit, Observation
 from swiftspec.costmodel.published import SwiftSpecKernels, kernel_observations

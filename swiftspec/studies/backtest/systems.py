@@ -10,7 +10,8 @@ from typing import Any
 
 from scipy.optimize import brentq
 
-from swiftspec.acceptance import AcceptanceModel, acceptance_for
+from swiftspec.acceptance.model import AcceptanceModel
+from swiftspec.acceptance.proxy_pairs import acceptance_for
 from swiftspec.policies import Policy, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.studies.backtest.published import read_facts

@@ -23,7 +23,9 @@ from functools import cache
 import numpy as np
 from scipy.interpolate import PchipInterpolator
 
-from swiftspec.acceptance import PRIOR, AcceptanceModel, Fit, synthesise
+from swiftspec.acceptance.fitting import Fit
+from swiftspec.acceptance.model import PRIOR, AcceptanceModel
+from swiftspec.acceptance.synthesis import synthesise
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.profile import Profile
 from swiftspec.files.document import ModelRef

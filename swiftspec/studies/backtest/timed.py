@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from functools import cache
 
-from swiftspec.acceptance import PRIOR, AcceptanceModel, synthesise
+from swiftspec.acceptance.model import PRIOR, AcceptanceModel
+from swiftspec.acceptance.synthesis import synthesise
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.profile import Profile, StepPoint
 from swiftspec.files.document import ModelRef, Origin

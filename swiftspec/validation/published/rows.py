@@ -153,7 +153,7 @@ class MeasuredRow:
             degree=self.degree,
             target=self.target.spec,
             quant=self.quant,
-            draft=None if drafting is None else drafting.model(self.quant),
+            drafts=None if drafting is None else drafting.model(self.quant),
             settings=self.settings,
             constants=constants,
             context=int((self.requests.prompt_tokens + self.requests.output_tokens).max()),

@@ -10,7 +10,8 @@ from swiftspec.artifacts.distributions import Distribution, Process
 from swiftspec.artifacts.fleet import Drafting, Fleet
 from swiftspec.artifacts.goal import Goal
 from swiftspec.artifacts.plan import Candidate, Plan
-from swiftspec.planner.fleet.replica import planned_workload, replica_share
+from swiftspec.artifacts.planned import Planned
+from swiftspec.planner.fleet.replica import replica_share, with_workload
 from swiftspec.planner.load import Load
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.planner.search.space import feasible_options
@@ -121,7 +122,7 @@ def test_no_option_needs_fewer_devices(made: Plan, fleet: Fleet) -> None:
 def test_a_fleet_says_of_a_replicas_share_what_a_plan_and_a_schedule_say(made: Plan, fleet: Fleet) -> None:
     load = load_of()
     assert made.under_load is not None
-    share, _ = planned_workload(load, made)
+    share = with_workload(Planned(plan=made, profile=PROFILE, trace=TRACE), load).workload
     assert share is not None
     predicted = made.under_load.predictions[made.chosen.policy]
     found = PREDICTOR.serve(

@@ -11,15 +11,13 @@ from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Candidate, Prediction
 from swiftspec.artifacts.under_load import LoadPrediction
 from swiftspec.planner.fleet.choice import pools_of, saves
-from swiftspec.planner.fleet.load_simulations import LoadSimulations, ShareServer, Simulation, Task
+from swiftspec.planner.fleet.load_simulations import LoadSimulations, Simulation, Task
 from swiftspec.planner.fleet.replica import Kind
 from swiftspec.planner.fleet.sizing import Bracket, Sizing
-from swiftspec.planner.load import Load
 from swiftspec.planner.search.backends import Workers, uncollected
 from swiftspec.planner.search.evaluation import Evaluator
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.simulations import Simulations
-from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.policies import Policy
 from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
@@ -58,9 +56,10 @@ class Known(LoadSimulations):
 
     capacity: Mapping[str, float]
     seen: list[Task] = field(default_factory=list)
+    workers: Workers[Task, Simulation] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._workers = Workers(self._known, 1)
+        self.workers = Workers(self._known, 1)
 
     def _known(self, task: Task) -> Simulation:
         self.seen.append(task)
@@ -71,11 +70,7 @@ class Known(LoadSimulations):
 
 
 def known(*capacity: tuple[Kind, float]) -> tuple[Known, Sizing]:
-    predictor = Predictor(PROFILE, TRACE)
-    served = ShareServer(load=Load(workload=WORKLOAD), predictor=predictor)
     simulated = Known(
-        serve=served,
-        num_jobs=1,
         simulations=Simulations(
             evaluator=Evaluator(PROFILE, TRACE, num_jobs=1), trace=TRACE, goal=Goal(), seed=0, report=lambda *_: None
         ),

@@ -12,7 +12,7 @@ from swiftspec.planner.under_load.arrays import EngineUnderLoad, simulate
 from swiftspec.planner.under_load.decoding import Chains
 from swiftspec.planner.under_load.loads import ArrayRun, Requests, Turn
 from swiftspec.scheduler.prefix_cache import PrefixCache
-from swiftspec.scheduler.step_rules import DECODES_FIRST, PROMPTS_FIRST
+from swiftspec.scheduler.step_rules import StepRule
 
 STEP_S = 0.01
 
@@ -25,7 +25,7 @@ def seconds(work: StepWork) -> float:
 
 def engine(**changes: Any) -> EngineUnderLoad:
     known = EngineUnderLoad(
-        rule=DECODES_FIRST,
+        rule=StepRule.DECODES_FIRST,
         step_tokens=512,
         max_requests=64,
         cache_tokens=1_000_000,
@@ -58,7 +58,7 @@ def test_one_request_alone_is_its_prompt_and_its_tokens() -> None:
     assert run.mean_running == 1.0
 
 
-@pytest.mark.parametrize("rule", [DECODES_FIRST, PROMPTS_FIRST])
+@pytest.mark.parametrize("rule", [StepRule.DECODES_FIRST, StepRule.PROMPTS_FIRST])
 @pytest.mark.parametrize("clients", [None, 16])
 @pytest.mark.parametrize("ahead", [False, True])
 def test_steps_taken_together_are_those_taken_one_by_one(

@@ -18,7 +18,7 @@ from swiftspec.planner.load import Load
 from swiftspec.planner.planned_model import PlannedModel, planned_pair
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.planner.under_load.arrays import simulate
-from swiftspec.planner.under_load.loads import Requests, closed_loop_workload, longest_request
+from swiftspec.planner.under_load.loads import Requests, closed_loop_workload
 from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.effects import Role
@@ -72,7 +72,7 @@ def test_plain_decoding_is_what_the_fast_simulation_says(made: Plan) -> None:
         output_tokens=np.array([request.output_tokens for request in workload.requests]),
         num_clients=16,
     )
-    run = simulate(requests, served.on(1, context=longest_request(workload)).under_load())
+    run = simulate(requests, served.on(1, context=workload.longest_request).under_load())
     metrics = made.under_load.predictions["autoregressive"].metrics
     assert metrics.tpot_s.mean == pytest.approx(run.tpot_s.mean(), rel=1e-9)
     assert metrics.e2el_s.mean == pytest.approx(run.e2e_s.mean(), rel=1e-9)

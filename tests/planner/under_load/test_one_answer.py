@@ -15,7 +15,7 @@ from swiftspec.planner.for_device import plan_for, prepare
 from swiftspec.planner.load import Load
 from swiftspec.planner.planned_model import planned_pair
 from swiftspec.planner.search.options import SearchOptions
-from swiftspec.planner.under_load.loads import closed_loop_workload, longest_request
+from swiftspec.planner.under_load.loads import closed_loop_workload
 from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.policies.chains.parallel_chain import ParallelChain
 from swiftspec.policies.chains.serial import SerialChain
@@ -109,7 +109,7 @@ def test_plans_comparisons_and_schedules_say_the_same(pair: Pair, engine: str, c
         assert predicted.method == point.method == RECORDED_ROUNDS
         assert 1 / predicted.metrics.tpot_s.mean == pytest.approx(point.user_tokens_per_s, rel=1e-12)
         fastest = max(fastest, point.user_tokens_per_s)
-    longest = longest_request(closed_loop_workload(clients, PROMPT, OUTPUT))
+    longest = closed_loop_workload(clients, PROMPT, OUTPUT).longest_request
     inputs = prepare(on, target=models[0], draft=models[1], longest=longest)
     (length,) = (
         each

@@ -27,7 +27,7 @@ from swiftspec.planner.under_load.composed_engine import ComposedEngine, DraftMo
 def test_a_round_that_is_formed_late_takes_longer(engine: Engine, late_s: float) -> None:
     spec = known_model("llama-3.1-8b").spec
     draft = DraftModel(spec=known_model("llama-3.2-1b").spec, quant="bf16")
-    on = ComposedEngine(engine=engine, device=DEVICES["h100-sxm"], target=spec, quant="bf16", draft=draft)
+    on = ComposedEngine(engine=engine, device=DEVICES["h100-sxm"], target=spec, quant="bf16", drafts=draft)
     chains = on.chains(forward_rows=(2, 1, 1), rows=4, tokens=np.array([2]))
     work = StepWork(sequences=1, rows_each=4, cache_tokens=500, sampled=4)
     assert on.under_load(chains).step_s(work) - on.step_s(work) == pytest.approx(late_s + on.added.round_s)
@@ -72,7 +72,7 @@ def test_a_cache_in_fp8_has_twice_the_room_and_is_read_faster(target: str) -> No
         )
         for name in ("auto", "fp8")
     )
-    assert (usual.kv_dtype, fp8.kv_dtype) == ("bf16", "fp8")
+    assert [VLLM.kv_dtype(each.device, each.quant, each.settings) for each in (usual, fp8)] == ["bf16", "fp8"]
     assert fp8.room(beside_draft=False) == pytest.approx(2 * usual.room(beside_draft=False), abs=2)
     work = StepWork(sequences=64, rows_each=1, cache_tokens=64 * 16_000, sampled=64)
     assert fp8.step_s(work) < 0.97 * usual.step_s(work)

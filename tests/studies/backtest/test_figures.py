@@ -1,6 +1,6 @@
 import pytest
 
-from swiftspec.acceptance import PRIOR, rank_acceptance, tree_acceptance
+from swiftspec.acceptance.model import PRIOR, rank_acceptance, tree_acceptance
 from swiftspec.studies.backtest.figures import Chain, Length, Ranks, acceptance_of, fit_acceptance_model
 
 HIDDEN = PRIOR.model_copy(update={"mean_logit": 3.1, "persistence": 0.22, "runner_up": 0.55})

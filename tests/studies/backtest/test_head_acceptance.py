@@ -2,8 +2,7 @@
 
 from statistics import mean, median
 
-from swiftspec.acceptance import published_records
-from swiftspec.acceptance.records import Form
+from swiftspec.acceptance.records import Form, published_records
 from swiftspec.acceptance.usual import published_rates
 from swiftspec.studies.backtest.head_acceptance import KNOWN_CHAIN, LONG_CHAIN, by_text_rows, head_acceptance_rows
 

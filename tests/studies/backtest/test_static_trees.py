@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from swiftspec.acceptance import PRIOR, rank_acceptance
+from swiftspec.acceptance.model import PRIOR, rank_acceptance
 from swiftspec.planner.search.estimates import best_tree_tokens
 from swiftspec.studies.backtest.static_trees import (
     FORKED,

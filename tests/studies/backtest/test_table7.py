@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from swiftspec.acceptance import PRIOR
+from swiftspec.acceptance.model import PRIOR
 from swiftspec.studies.backtest.table7 import (
     Reading,
     predicted_lengths,

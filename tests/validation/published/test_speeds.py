@@ -3,8 +3,8 @@ from statistics import median
 
 import pytest
 
-from swiftspec.acceptance import usual_rates
 from swiftspec.acceptance.lengths import unconditional_rates
+from swiftspec.acceptance.usual import usual_rates
 from swiftspec.api import compare_kinds
 from swiftspec.engines import engine_named
 from swiftspec.models.device_layout import DeviceLayout
