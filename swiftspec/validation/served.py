@@ -1,7 +1,5 @@
 """Predictions of a load on an engine's server, again with the acceptance and the step times that the server had."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

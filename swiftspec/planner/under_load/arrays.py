@@ -4,8 +4,6 @@ Steps are formed by `scheduler.step_rules`, prompts are matched by `scheduler.pr
 from whoever calls. A request is a number; only arrivals, prompts and ends cost more than a few additions.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import deque
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Requests that decode: one token a step each, or the tokens of recorded rounds."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A load as simulations take it, what became of it, and the closed loops that drafts are compared under."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Admission, steps and their seconds are those of the event simulation, which has 
 for the same rounds both tell the same. Models share their devices, and whatever is asked for is verified whole.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import deque
 from collections.abc import Mapping, Sequence, Set

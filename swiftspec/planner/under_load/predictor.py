@@ -4,8 +4,6 @@ Rounds of single requests are recorded once, and replayed under the engine's ste
 because the draft has devices of its own, a control steers it or rows of a verification are short, events are simulated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Drafting methods as published rows state them, and what a simulation needs of them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Columns have their usual names, or those that they have in published files; results of clients are read as such rows.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A row of a file of measurements: its numbers, what was served where, and the load that it was under."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

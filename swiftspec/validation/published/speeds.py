@@ -1,7 +1,5 @@
 """Published speeds of plain and drafted decoding against predicted ones, as a CSV file has them."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
