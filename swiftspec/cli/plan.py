@@ -18,6 +18,7 @@ from swiftspec.cli.plan_flags import compared_clients, deployment_of, draft_devi
 from swiftspec.cli.sections import show_plan
 from swiftspec.cli.verbs.plans import PlanFlags
 from swiftspec.devices import DEVICES
+from swiftspec.devices.contention import BUSY_SHARE
 from swiftspec.errors import FieldError
 from swiftspec.files.writing import locate, write_output
 from swiftspec.planner.deployment import Deployment
@@ -25,7 +26,7 @@ from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.recorded_routing import with_routed_profile
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies.effects import Role
-from swiftspec.reports.formatting import count
+from swiftspec.reports.formatting import count, percent
 
 _FEW_ROWS = 4
 _NOT_HERE = "it cannot be given with --device, which plans without running or measuring anything here"
@@ -78,6 +79,8 @@ def search(asked: PlanFlags, target: str) -> Plan:
     show_plan(made)
     if (priced := experts_priced(planned)) is not None:
         console.paragraph(priced)
+    if (share := planned.profile.others_share or 0.0) > BUSY_SHARE:
+        console.note(f"Other processes took {percent(share)} of the cores' time while the profile was measured")
     if asked.report is not None:
         write_page(asked.report, replace(planned, plan=made))
     draw(asked.plot, "heat_map", made)
