@@ -6,7 +6,8 @@ from typing import Any, cast
 
 from swiftspec.policies import DraftKind, Layout, Policy, policy_classes
 
-TARGET_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
+# With both sides of a full tile of rows, 6 or 12 of them (`MOST_ROWS` in kernels/cpu/linear.hpp): there times jump.
+TARGET_ROWS = (1, 2, 4, 6, 7, 8, 12, 13, 16, 24, 32)
 DRAFT_ROWS = (1, 2, 4, 8, 12, 24)
 HALVES_ROWS = (2, 4, 6, 8, 12)
 CONTEXTS = (16, 64, 256, 640)
