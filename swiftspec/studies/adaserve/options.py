@@ -20,7 +20,7 @@ def adaserve(
     Requests of six systems within their limits by rate (figure 8, with 9 and 12), by the share of coding requests (10),
     by the limit of these (11), and where the classes peak in turn (14). A point takes two minutes of one core. Four
     constants of host time are fitted, to llama-3.1-70b at rates up to 4 requests/s; all else is predicted. Exit code 1
-    if figure 8 of that model at 4.2 or 4.8 requests/s does not come out: AdaServe first of the six and within ten
+    if figure 8 of that model at 4.2 or 4.8 requests/s does not come out: AdaServe first of the six and within 15
     points, and at 4.2 the others in the published order.
 
     \b
