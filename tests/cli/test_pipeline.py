@@ -90,10 +90,10 @@ def test_plan_says_that_its_profile_was_measured_beside_others(
     share: float | None, is_said: bool, stage: Stage, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     measured = Profile.load(stage.profile).model_copy(update={"others_share": share})
-    (tmp_path / "profile.json").write_text(measured.model_dump_json())
+    measured.save(tmp_path / "profile.json")
     files = ["--profile", str(tmp_path / "profile.json"), "--trace", str(stage.trace)]
     assert main(["plan", *stage.pair(), *files, "--devices", "1", "--policy", "serial_chain", "--jobs", "1"]) == 0
-    assert ("Other processes took 31 % of the cores' time" in capsys.readouterr().err) is is_said
+    assert ("Other processes took 31.0 % of the cores' time" in capsys.readouterr().err) is is_said
 
 
 def test_plan_can_be_moved_with_what_lies_beside_it(stage: Stage, tmp_path: Path) -> None:
