@@ -48,7 +48,7 @@ _CONFIGS: dict[str, dict[str, object]] = {
     "mistral-7b": {"model_type": "mistral", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
                    "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32768, "head_dim": 128,
                    "max_position_embeddings": 32768, "sliding_window": None},
-}  # fmt: skip
+}  # fmt: skip  # a model's fields as its config.json groups them
 
 
 def write_config(folder: Path, name: str) -> str:

@@ -262,7 +262,7 @@ def test_unwritable_output_path(fails: Fails, tmp_path: Path, verb: str, option:
         "run": {"--plan": "p", "--prompt": "x"},
         "validate": {"--plan": "p", "--prompts": "f"},
         "demo": {"--dir": tmp_path / "demo"},
-    }  # fmt: skip
+    }  # fmt: skip  # a verb and its options, a line each
     options = {name: wrong.get(name, value) for name, value in wanted[verb].items()} | {option: unwritable}
     sentence = fails(verb, *[part for item in options.items() for part in item])
     assert sentence.startswith(f"{option} is {unwritable}")

@@ -174,7 +174,7 @@ def test_plan_cannot_be_run_here(fails: Fails, folder: Path, prompts: Path, argu
         (["--inflate", "layers=9"], "--inflate is layers=9; it cannot be given with --device"),
         (["--op-tables", "none.npz"], "none.npz: cannot be read (No such file or directory)"),
     ],
-)  # fmt: skip
+)  # fmt: skip  # options and the sentence, a line each
 def test_mistake(fails: Fails, tmp_path: Path, arguments: list[str], sentence: str) -> None:
     pair = replaced(PAIR, arguments)
     assert fails_to_plan(fails, tmp_path, *pair, *ON_TWO, *arguments).startswith(sentence)

@@ -63,7 +63,7 @@ MIXTURES: dict[str, tuple[str, Mapping[str, Any]]] = {
                                 "head_dim": 16}),
     "qwen3-moe-normalised": ("qwen3_moe", {"num_experts": 4, "num_experts_per_tok": 4, "moe_intermediate_size": 20,
                                            "head_dim": 10, "norm_topk_prob": True, "attention_bias": True}),
-}  # fmt: skip
+}  # fmt: skip  # a model and its fields together
 
 
 def write_checkpoint(directory: Path, variant: str, *, seed: int = 0, **changes: Any) -> Path:

@@ -96,7 +96,7 @@ def test_every_effect_reaches_its_model_and_is_answered() -> None:
     assert committed == [(4, 5)]
     assert phases == [
         Phase.PREFILL, Phase.PREFILL, Phase.EXPAND, Phase.VERIFY, Phase.COMPACT, Phase.COMMIT
-    ]  # fmt: skip
+    ]  # fmt: skip  # in the order of time, read as one line
     exact = ForwardKind.EXACT
     assert models[Role.TARGET].calls == [("reset", 0), (exact, Chunk(0, (1, 2))), (exact, Rows(0, rows))]
     assert models[Role.DRAFT].calls[-1] == ("keep", 0, (1,), 0)
@@ -116,7 +116,7 @@ def test_a_fuzzy_forward_and_halves_of_one_are_told_apart() -> None:
     assert models[Role.DRAFT].calls == [("reset", 0), (ForwardKind.LAYER_PARALLEL, asked)]
     assert models[Role.TARGET].calls == [
         ("reset", 0), (ForwardKind.FIRST_HALF, asked), (ForwardKind.SECOND_HALF, asked)
-    ]  # fmt: skip
+    ]  # fmt: skip  # in the order of time, read as one line
 
 
 def test_an_error_of_the_program_is_not_swallowed() -> None:

@@ -19,7 +19,7 @@ VALUES: tuple[Any, ...] = (
     ["a"], ["a", "b"], [None], {}, {"a": {}},
     {"type": "text"}, [{"type": "text", "text": "a"}], [{"role": "user",
     "content": "a"}], [{"role": "user"}], [5] * 3000,
-)  # fmt: skip
+)  # fmt: skip  # many short values
 FIELDS = (
     "prompt", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p",
     "top_k", "seed", "stop", "stream",
@@ -27,7 +27,7 @@ FIELDS = (
     "response_format", "suffix", "logit_bias", "tokens", "unknown", "min_tokens", "stop_token_ids", "min_p",
     "include_stop_str_in_output", "return_token_ids", "top_logprobs", "documents", "continue_final_message",
     "add_generation_prompt", "add_special_tokens", "seed",
-)  # fmt: skip
+)  # fmt: skip  # many short names
 PATHS = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize")
 RAW = (
     b"GET / HTTP/1.1\r\n\r\n",

@@ -139,7 +139,7 @@ def _help(queue: _Queue, answers: Connection, program: int) -> None:
     while (number := queue.take()) is not None:
         try:
             answer = _Answer(number, queue.make(number), None)
-        except Exception as error:  # noqa: BLE001  # the program raises it
+        except Exception as error:  # noqa: BLE001 - the program raises it
             answer = _Answer(number, None, error)
         answers.send(answer)
     answers.send(None)
