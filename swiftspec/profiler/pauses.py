@@ -1,7 +1,6 @@
 """Measurement of what pauses cost: forwards of the target after pauses of several lengths, on one device group."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any, ClassVar, NamedTuple
@@ -17,9 +16,8 @@ from swiftspec.profiler.benches import timeline_of
 from swiftspec.profiler.programs import Measuring, verify
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.timeline import Phase, Timeline
-from swiftspec.timing.warm_up import WarmUpCost
+from swiftspec.timing.warm_up import WarmUpCost, WeightCache
 
-_ROWS, _PAUSES_S = (1, 4, 8, 16), (0.006, 0.015, 0.05)
 _BEFORE, _AFTER = 14, 10  # forwards; the first few of those before are still warming up
 _SETTLED = 8  # of those before, the last
 _REPEATS, _TRIAL_REPEATS = 3, 2
@@ -28,12 +26,24 @@ _PROMPT_TOKENS = 16
 _Array = npt.NDArray[np.float64]
 
 
+class _Pause(NamedTuple):
+    """Seconds of nothing before each of the first `times` forwards that follow."""
+
+    seconds: float
+    times: int = 1
+
+
+_ROWS = (1, 4, 8, 16)
+# Short ones before every forward, as where a target waits for its draft in every round; long ones alone.
+_PAUSES = (_Pause(0.0015, _AFTER), _Pause(0.006), _Pause(0.015), _Pause(0.05))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pauses(Measuring):
-    """Forwards of the target without a pause, then a pause, then forwards: for every number of rows and every pause."""
+    """Forwards of the target without pauses, then others after pauses: for every number of rows and kind of pause."""
 
     rows_grid: tuple[int, ...]
-    pauses_s: tuple[float, ...]
+    pauses: tuple[_Pause, ...]
     repeats: int
 
     name: ClassVar[str] = "pauses"
@@ -44,34 +54,34 @@ class Pauses(Measuring):
     def target_rows(self) -> int:
         return max(self.rows_grid)
 
-    def order(self) -> Iterator[tuple[int, float]]:
-        """Rows, and the pause between forwards of as many rows."""
+    def order(self) -> Iterator[tuple[int, _Pause]]:
+        """Rows, and the pauses between forwards of as many rows."""
         for rows in self.rows_grid:
             for _ in range(self.repeats):
-                for pause_s in self.pauses_s:
-                    yield rows, pause_s
+                for pause in self.pauses:
+                    yield rows, pause
 
     def _target(self, request: Request) -> Program:
         yield Prefill(Role.TARGET, request.prompt)
         turns = count()
-        for rows, pause_s in self.order():
+        for rows, pause in self.order():
             for turn in islice(turns, _BEFORE):
                 yield from verify(request, rows, turn=turn)
-            until_s = (yield from Clock()) + pause_s
-            while (yield from Clock()) < until_s:
-                pass
-            for turn in islice(turns, _AFTER):
+            for number, turn in enumerate(islice(turns, _AFTER)):
+                until_s = (yield from Clock()) + pause.seconds
+                while number < pause.times and (yield from Clock()) < until_s:
+                    pass
                 yield from verify(request, rows, turn=turn)
         yield Commit((0,))
 
 
 class _Series(NamedTuple):
-    """Forwards around the pauses of a kind, medians over the repeats. after_s (forwards,)."""
+    """Forwards around the pauses of a kind, medians over the repeats. after_s, pauses_s (forwards,)."""
 
     rows: int
-    pause_s: float
     settled_s: float
     after_s: _Array
+    pauses_s: _Array
 
 
 def measure_pauses(engine: Launcher, *, degree: int, vocab_size: int) -> WarmUpCost | None:
@@ -79,11 +89,11 @@ def measure_pauses(engine: Launcher, *, degree: int, vocab_size: int) -> WarmUpC
 
     Models whose weights are far larger than any cache are as slow without a pause: a short trial tells.
     """
-    trial = Pauses(rows_grid=_ROWS[:1], pauses_s=_PAUSES_S[-1:], repeats=_TRIAL_REPEATS)
+    trial = Pauses(rows_grid=_ROWS[:1], pauses=_PAUSES[-1:], repeats=_TRIAL_REPEATS)
     (series,) = _measured(engine, trial, vocab_size)
     if series.after_s[0] < (1 + _LEAST_EXTRA) * series.settled_s:
         return None
-    pauses = Pauses(rows_grid=_ROWS, pauses_s=_PAUSES_S, repeats=_REPEATS)
+    pauses = Pauses(rows_grid=_ROWS, pauses=_PAUSES, repeats=_REPEATS)
     return fit_warm_up(_measured(engine, pauses, vocab_size), degree=degree)
 
 
@@ -93,14 +103,18 @@ def _measured(engine: Launcher, pauses: Pauses, vocab_size: int) -> list[_Series
 
 
 def _series(timeline: Timeline, pauses: Pauses) -> Iterator[_Series]:
-    seconds = iter([span.end_s - span.start_s for span in timeline.phase(Phase.VERIFY)])
-    before: Mapping[int, list[float]] = defaultdict(list)
-    after: Mapping[tuple[int, float], list[list[float]]] = defaultdict(list)
-    for rows, pause_s in pauses.order():
-        before[rows] += [next(seconds) for _ in range(_BEFORE)][-_SETTLED:]
-        after[rows, pause_s].append([next(seconds) for _ in range(_AFTER)])
-    for (rows, pause_s), of_pause in after.items():
-        yield _Series(rows, pause_s, float(np.median(before[rows])), np.median(of_pause, axis=0))
+    spans = timeline.phase(Phase.VERIFY)
+    ends_s = np.array([span.end_s for span in spans])
+    starts_s = np.array([span.start_s for span in spans])
+    seconds = (ends_s - starts_s).reshape(-1, _BEFORE + _AFTER)
+    pauses_s = (starts_s - np.r_[starts_s[0], ends_s[:-1]]).reshape(seconds.shape)[:, _BEFORE:]
+    turns = list(pauses.order())
+    for rows, pause in dict.fromkeys(turns):
+        of_rows = [turn[0] == rows for turn in turns]
+        alike = [turn == (rows, pause) for turn in turns]
+        settled_s = float(np.median(seconds[of_rows, _BEFORE - _SETTLED : _BEFORE]))
+        after_s = np.median(seconds[alike, _BEFORE:], axis=0)
+        yield _Series(rows, settled_s, after_s, np.median(pauses_s[alike], axis=0))
 
 
 def fit_warm_up(series: Sequence[_Series], *, degree: int) -> WarmUpCost | None:
@@ -133,7 +147,11 @@ def fit_warm_up(series: Sequence[_Series], *, degree: int) -> WarmUpCost | None:
 
 
 def _errors(cost: WarmUpCost, series: _Series) -> _Array:
-    """Relative errors of a series' forwards after the pause."""
-    decay = cost.left ** np.arange(len(series.after_s))
-    extra_s = cost.extra(series.rows, evicted=1.0) * cost.evicted_after(series.pause_s) * decay
-    return (series.settled_s + extra_s) / series.after_s - 1
+    """Relative errors of a series' forwards after its pauses."""
+    cache, now_s, predicted_s = WeightCache(cost), 0.0, []
+    for pause_s in series.pauses_s:
+        now_s += float(pause_s)
+        predicted_s.append(series.settled_s + cache.begin(Phase.VERIFY, series.rows, now_s=now_s))
+        now_s += predicted_s[-1]
+        cache.end(Phase.VERIFY, series.rows, now_s=now_s)
+    return predicted_s / series.after_s - 1

@@ -35,7 +35,7 @@ from swiftspec.progress import Progress
 from swiftspec.timing.latency import Latency, Provenance
 from swiftspec.timing.sharing import Sharing, SharingPoint, fit_costs
 from swiftspec.timing.timeline import COMPUTING, Phase, Span, Timeline
-from swiftspec.timing.warm_up import is_cold
+from swiftspec.timing.warm_up import RecentForwards
 
 GPU_LONGEST_SHARED = 2000
 _TURNS = 4  # of other tokens, for each prompt and number of rows
@@ -176,15 +176,12 @@ def step_points(
 
 def _forwards(timeline: Timeline) -> Iterator[tuple[Span, bool]]:
     """Every forward, and whether it is cold."""
-    ended_s: dict[tuple[Role, int, Role], float] = {}
-    models: dict[tuple[Role, int], Role] = {}  # of each process' last forward
+    recent: dict[tuple[Role, int], RecentForwards] = defaultdict(RecentForwards)  # of every process
     for span in timeline.spans:
         if span.phase in COMPUTING:
-            process, key = (span.role, span.group), (span.role, span.group, span.model)
-            pause_s = span.start_s - ended_s.get(key, span.start_s)
-            last = models.get(process, span.model)
-            yield span, is_cold(span.model, pause_s=pause_s, has_alternated=last is not span.model)
-            ended_s[key], models[process] = span.end_s, span.model
+            forwards = recent[span.role, span.group]
+            yield span, forwards.is_cold(span.model, now_s=span.start_s)
+            forwards.note(span.model, now_s=span.end_s)
 
 
 @torch.inference_mode()

@@ -19,7 +19,7 @@ from swiftspec.timing.latency import Latency, Provenance
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.steps import Latencies
 from swiftspec.timing.timeline import Phase
-from swiftspec.timing.warm_up import WarmUpCost, WeightCache, is_cold
+from swiftspec.timing.warm_up import RecentForwards, WarmUpCost, WeightCache
 
 # This many context lengths share a price, that of their middle; an empty context has its own.
 _CONTEXT_STEP = 16
@@ -174,8 +174,7 @@ class ForwardTimes:
 
     def __init__(self, meter: LatencySampler, *, now_s: float = 0.0) -> None:
         self._meter = meter
-        self._computed_s: dict[Role, float] = {}  # end of each model's last forward
-        self._last_model: Role | None = None
+        self._recent = RecentForwards()
         costs = {model: meter.warm_up(model) for model in Role}
         self._caches = {model: WeightCache(cost, now_s=now_s) for model, cost in costs.items() if cost is not None}
 
@@ -191,17 +190,16 @@ class ForwardTimes:
         now_s: float,
     ) -> float:
         """Seconds of a forward that begins now. context: slots that a row attends to, in the mean."""
-        pause_s = now_s - self._computed_s.get(model, now_s)
         cache = self._caches.get(model)
         meter = self._meter
-        cold = is_cold(model, pause_s=pause_s, has_alternated=self._last_model not in (None, model))
+        cold = self._recent.is_cold(model, now_s=now_s)
         degree, ranks, context = meter.degrees[model], meter.ranks[model], priced_context(context)
         key = StepKey(model, phase, degree, rows, context, sequences, ranks, peer_busy, cold)
-        return meter.forward(key, warm_up_s=cache.begin(phase, rows, now_s=now_s) if cache else 0.0)
+        return meter.forward(key, warm_up_s=cache.begin(phase, rows, now_s=now_s, cold=cold) if cache else 0.0)
 
     def end(self, phase: Phase, model: Role, *, rows: int, now_s: float) -> None:
         """Count the forward that began last, and ends now."""
-        self._computed_s[model], self._last_model = now_s, model
+        self._recent.note(model, now_s=now_s)
         cache = self._caches.get(model)
         if cache:
             cache.end(phase, rows, now_s=now_s)

@@ -1,9 +1,10 @@
 """Warm-up costs: seconds by which a CPU's forwards take longer after a pause, until its caches hold the weights again.
 
 The last cache of a processor is shared with everything else that the machine runs. While nobody reads a model's
-weights, the others evict them: after a pause of p seconds a share s = 1 - exp(-(p - FREE_PAUSE_S) / evicted_s) is gone.
-The k-th forward after it, from 0, takes s left^k extra_s(rows) longer. Forwards of many rows, such as prompts, compute
-more than they read: they are no slower for it, and count as a pause.
+weights, the others evict them: after a pause of p seconds a share s = 1 - exp(-(p - free) / evicted_s) is gone, where
+free is the pause with which the profile's steps were measured. The k-th forward after it, from 0, takes
+s left^k extra_s(rows) longer. Forwards of many rows, such as prompts, compute more than they read: they are no slower
+for it, and count as a pause.
 """
 
 import math
@@ -17,8 +18,9 @@ from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.timeline import SHARE_OF_LAYERS, Phase
 
-# Policies draft and talk between two forwards of a target; the profile's steps were measured with such pauses.
-FREE_PAUSE_S = 3e-3
+# The pauses before a profile's steps: of warm ones what an engine does between two forwards, of cold ones a draft's.
+FREE_PAUSE_S = 0.3e-3
+FREE_COLD_PAUSE_S = 3e-3
 # A draft whose last forward ended longer ago than this is cold. Longer than the pause between two forwards of one
 # model, shorter than a forward of a target worth speculating for; a draft of 2 MB was cold after 1 to 3 ms.
 COOLING_S = 1e-3
@@ -28,13 +30,25 @@ _Degree = Annotated[int, Field(ge=1, le=65536)]
 _Cost = Annotated[float, Field(ge=0, le=1e6)]
 
 
-def is_cold(model: Role, *, pause_s: float, has_alternated: bool) -> bool:
-    """Whether a forward finds its model's weights evicted from the processor's caches.
+class RecentForwards:
+    """When the models that one process runs computed last: whether a forward finds its weights evicted from the caches.
 
-    pause_s: since the model's last forward. has_alternated: whether the other model computed there since: a target
-    outlasts a pause, but not a draft of its own size, after which its forwards took up to twice as long.
+    A target outlasts a pause, but not a draft of its own size, after which its forwards took up to twice as long.
     """
-    return has_alternated if model is Role.TARGET else pause_s > COOLING_S
+
+    def __init__(self) -> None:
+        self._ended_s: dict[Role, float] = {}
+        self._last: Role | None = None
+
+    def is_cold(self, model: Role, *, now_s: float) -> bool:
+        """Whether a forward of a model that begins now finds them evicted."""
+        if model is Role.TARGET:
+            return self._last not in (None, model)
+        return now_s - self._ended_s.get(model, now_s) > COOLING_S
+
+    def note(self, model: Role, *, now_s: float) -> None:
+        """Count a forward that ends now."""
+        self._ended_s[model], self._last = now_s, model
 
 
 class WarmUpCost(Facts):
@@ -68,9 +82,10 @@ class WarmUpCost(Facts):
             return 0.0
         return evicted * float(np.interp(rows, self.rows, self.extra_s))
 
-    def evicted_after(self, pause_s: float) -> float:
-        """Share of the weights that a pause evicts."""
-        return -math.expm1(-max(0.0, pause_s - FREE_PAUSE_S) / self.evicted_s)
+    def evicted_after(self, pause_s: float, *, cold: bool = False) -> float:
+        """Share of the weights that a pause evicts. cold: beyond what a cold step's time has in it."""
+        free_s = FREE_COLD_PAUSE_S if cold else FREE_PAUSE_S
+        return -math.expm1(-max(0.0, pause_s - free_s) / self.evicted_s)
 
     def scaled(self, factor: float) -> Self:
         """The same pauses, whose forwards take longer by a factor of it."""
@@ -85,10 +100,10 @@ class WeightCache:
         self._evicted = 0.0
         self._read_s = now_s  # when the weights were read last
 
-    def begin(self, phase: Phase, rows: int, *, now_s: float) -> float:
-        """Seconds by which a forward that begins now takes longer."""
+    def begin(self, phase: Phase, rows: int, *, now_s: float, cold: bool = False) -> float:
+        """Seconds by which a forward that begins now takes longer. cold: whether its time is that of a cold step."""
         if now_s - self._read_s > FREE_PAUSE_S:
-            self._evicted += (1 - self._evicted) * self._cost.evicted_after(now_s - self._read_s)
+            self._evicted += (1 - self._evicted) * self._cost.evicted_after(now_s - self._read_s, cold=cold)
         self._read_s = now_s
         return SHARE_OF_LAYERS.get(phase, 1.0) * self._cost.extra(rows, evicted=self._evicted)
 

@@ -14,7 +14,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.timing.step_key import StepKey, StepTable
 from swiftspec.timing.timeline import COMPUTING, Phase, Span, Timeline
-from swiftspec.timing.warm_up import WeightCache
+from swiftspec.timing.warm_up import RecentForwards, WeightCache
 
 _LEAST_STEPS = 8  # of a kind, before their time counts
 
@@ -75,20 +75,22 @@ def step_factors(profile: Profile, candidate: Candidate, steps: Sequence[SharedS
         )
     prices = LatencyTable(profile.latencies)
     caches: dict[tuple[Role, int, Role], WeightCache] = {}
+    recent: dict[tuple[Role, int], RecentForwards] = defaultdict(RecentForwards)
     measured_s: dict[tuple[Role, Phase], list[float]] = defaultdict(list)
     profiled_s: dict[tuple[Role, Phase], float] = defaultdict(float)
     for step in steps:
         degree, ranks = degrees[step.role], candidate.ranks.get(step.role, 1)
-        key = StepKey(
-            step.model, step.phase, degree, step.num_rows, step.context, step.num_requests, ranks, peer_busy=peer_busy
-        )
+        rows, forwards, end_s = step.num_rows, recent[step.role, step.group], step.start_s + step.seconds
+        cold = forwards.is_cold(step.model, now_s=step.start_s)
+        forwards.note(step.model, now_s=end_s)
+        key = StepKey(step.model, step.phase, degree, rows, step.context, step.num_requests, ranks, peer_busy, cold)
         quantiles_s = prices.forward(key).quantiles_s
         measured_s[step.model, step.phase].append(step.seconds)
         profiled_s[step.model, step.phase] += fmean(quantiles_s)
         if (cost := prices.latencies.warm_up.get((step.model, degree, ranks))) is not None:
             cache = caches.setdefault((step.role, step.group, step.model), WeightCache(cost, now_s=step.start_s))
-            profiled_s[step.model, step.phase] += cache.begin(step.phase, step.num_rows, now_s=step.start_s)
-            cache.end(step.phase, step.num_rows, now_s=step.start_s + step.seconds)
+            profiled_s[step.model, step.phase] += cache.begin(step.phase, rows, now_s=step.start_s, cold=cold)
+            cache.end(step.phase, rows, now_s=end_s)
     factors = {
         kind: sum(seconds) / profiled_s[kind] for kind, seconds in measured_s.items() if len(seconds) >= _LEAST_STEPS
     }

@@ -11,7 +11,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.timeline import Phase
-from swiftspec.timing.warm_up import FREE_PAUSE_S, WarmUpCost, WeightCache
+from swiftspec.timing.warm_up import FREE_COLD_PAUSE_S, FREE_PAUSE_S, WarmUpCost, WeightCache
 from tests.builders import constant_profile
 
 EVICTED_S = 0.02
@@ -50,6 +50,14 @@ def test_pauses_as_between_the_forwards_of_a_policy_cost_nothing() -> None:
     for forward in range(1, 50):
         assert cache.begin(Phase.VERIFY, 1, now_s=forward * FREE_PAUSE_S) == 0.0
         cache.end(Phase.VERIFY, 1, now_s=forward * FREE_PAUSE_S)
+
+
+def test_times_of_cold_steps_have_a_longer_pause_in_them() -> None:
+    after_s = FREE_COLD_PAUSE_S + EVICTED_S
+    assert WeightCache(cost()).begin(Phase.VERIFY, 1, now_s=FREE_COLD_PAUSE_S, cold=True) == 0.0
+    extra_s = WeightCache(cost()).begin(Phase.VERIFY, 1, now_s=after_s, cold=True)
+    assert extra_s == pytest.approx(2e-3 * (1 - math.exp(-1)))
+    assert WeightCache(cost()).begin(Phase.VERIFY, 1, now_s=after_s) > extra_s
 
 
 def test_a_prompt_counts_as_a_pause_and_is_no_slower_for_one() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from swiftspec.artifacts.metrics import measure
 from swiftspec.planner.search.estimates import best_tree_tokens
 from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies.asynchronous.minedraft import MineDraft
 from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.chains.serial import SerialChain, SerialTree
@@ -195,6 +196,18 @@ def test_a_prompt_is_a_pause_that_the_next_forwards_pay_for() -> None:
     assert seconds == pytest.approx([1.25, 1.125, 1.0625, 1.03125])
     (elsewhere,) = simulate(Autoregressive(), degrees={Role.TARGET: 2}, profile=profile, trace=trace)
     assert {span.end_s - span.start_s for span in elsewhere.phase(Phase.VERIFY)} == {1.0}
+
+
+def test_a_target_that_waits_for_its_draft_pays_for_a_pause_in_every_round() -> None:
+    cost = WarmUpCost(
+        role=Role.TARGET, degree=1, rows=(3,), extra_s=(0.25,), left=0.5, evicted_s=0.1, provenance=Provenance.MEASURED
+    )
+    profile = constant_profile(expand_s=1e-3, verify_s=1.0).model_copy(update={"warm_up": (cost,)})
+    timeline = simulate_one(MineDraft(num_draft_tokens=2), profile, chain_trace(num_tokens=9))
+    verifications = timeline.phase(Phase.VERIFY)
+    pauses_s = [after.start_s - before.end_s for before, after in pairwise(verifications)]
+    assert min(pauses_s) == pytest.approx(2e-3)
+    assert all(span.end_s - span.start_s > 1.0 for span in verifications[1:])
 
 
 def test_host_time_before_a_forward_lies_between_spans_and_is_the_span_elsewhere() -> None:
