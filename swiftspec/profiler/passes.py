@@ -18,7 +18,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.profiler.benches import Bench, timeline_of
 from swiftspec.profiler.effort import Effort, Pace, Schedule, left_out
 from swiftspec.profiler.grids import CONTEXTS, DRAFT_ROWS, HALVES_ROWS, REPEATS, TARGET_ROWS
-from swiftspec.profiler.pauses import measure_pauses
+from swiftspec.profiler.pauses import PAUSE_REPEATS, Series, fit_warm_up, measure_pauses
 from swiftspec.profiler.programs import (
     AlternatingSweep,
     HeadInterruptions,
@@ -71,7 +71,7 @@ class Passes:
         self.max_context = min(self.spec.max_position, max(self._grid, default=0) + _SLACK)
         self.sweeps: list[list[Timeline]] = [[] for _ in benches]
         self.rounds: list[tuple[str, Timeline]] = []
-        self.warm_up: list[WarmUpCost] = []
+        self._pauses: dict[int, list[Series]] = defaultdict(list)  # by degree
         self.interrupted: list[Timeline] = []
         self.tp_groups = CollectiveSamples({Role.TARGET: target, Role.DRAFT: draft})
         self.num_passes = 0
@@ -134,10 +134,15 @@ class Passes:
         self.tell(f"{what}: {'collectives' if bench.silent else 'host costs'}")
         if not bench.ranks:
             self.rounds += measured.policies(effort)
-        if self.num_passes == 0 and self._device == "cpu" and bench.layout is Layout.COLOCATED and not bench.ranks:
-            degree = len(bench.groups[Role.TARGET])
-            cost = measure_pauses(measured.engine, degree=degree, vocab_size=self.spec.vocab_size)
-            self.warm_up += [cost] if cost else []
+        if self._device == "cpu" and bench.layout is Layout.COLOCATED and not bench.ranks:
+            repeats, degree = -(-PAUSE_REPEATS // effort.passes), len(bench.groups[Role.TARGET])
+            self._pauses[degree] += measure_pauses(measured.engine, repeats=repeats, vocab_size=self.spec.vocab_size)
+
+    @property
+    def warm_up(self) -> tuple[WarmUpCost, ...]:
+        """What pauses cost the target, for every number of cores on which they cost something."""
+        costs = (fit_warm_up(series, degree=degree) for degree, series in self._pauses.items())
+        return tuple(cost for cost in costs if cost)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from swiftspec.timing.warm_up import WarmUpCost, WeightCache
 
 _BEFORE, _AFTER = 14, 10  # forwards; the first few of those before are still warming up
 _SETTLED = 8  # of those before, the last
-_REPEATS, _TRIAL_REPEATS = 3, 2
+PAUSE_REPEATS, _TRIAL_REPEATS = 3, 2
 _LEAST_EXTRA = 0.05  # of a forward of one row, below which pauses cost nothing
 _PROMPT_TOKENS = 16
 _Array = npt.NDArray[np.float64]
@@ -75,7 +75,7 @@ class Pauses(Measuring):
         yield Commit((0,))
 
 
-class _Series(NamedTuple):
+class Series(NamedTuple):
     """Forwards around the pauses of a kind, medians over the repeats. after_s, pauses_s (forwards,)."""
 
     rows: int
@@ -84,25 +84,24 @@ class _Series(NamedTuple):
     pauses_s: _Array
 
 
-def measure_pauses(engine: Launcher, *, degree: int, vocab_size: int) -> WarmUpCost | None:
-    """Cost of pauses for the target on a group of `degree` cores; None if they cost nothing.
+def measure_pauses(engine: Launcher, *, repeats: int, vocab_size: int) -> list[Series]:
+    """Forwards around pauses, for `fit_warm_up`; none where pauses cost nothing.
 
     Models whose weights are far larger than any cache are as slow without a pause: a short trial tells.
     """
     trial = Pauses(rows_grid=_ROWS[:1], pauses=_PAUSES[-1:], repeats=_TRIAL_REPEATS)
     (series,) = _measured(engine, trial, vocab_size)
     if series.after_s[0] < (1 + _LEAST_EXTRA) * series.settled_s:
-        return None
-    pauses = Pauses(rows_grid=_ROWS, pauses=_PAUSES, repeats=_REPEATS)
-    return fit_warm_up(_measured(engine, pauses, vocab_size), degree=degree)
+        return []
+    return _measured(engine, Pauses(rows_grid=_ROWS, pauses=_PAUSES, repeats=repeats), vocab_size)
 
 
-def _measured(engine: Launcher, pauses: Pauses, vocab_size: int) -> list[_Series]:
+def _measured(engine: Launcher, pauses: Pauses, vocab_size: int) -> list[Series]:
     prompt = tuple(np.random.default_rng(0).integers(1, vocab_size, _PROMPT_TOKENS).tolist())
     return list(_series(timeline_of(engine, pauses, prompt), pauses))
 
 
-def _series(timeline: Timeline, pauses: Pauses) -> Iterator[_Series]:
+def _series(timeline: Timeline, pauses: Pauses) -> Iterator[Series]:
     spans = timeline.phase(Phase.VERIFY)
     ends_s = np.array([span.end_s for span in spans])
     starts_s = np.array([span.start_s for span in spans])
@@ -114,11 +113,16 @@ def _series(timeline: Timeline, pauses: Pauses) -> Iterator[_Series]:
         alike = [turn == (rows, pause) for turn in turns]
         settled_s = float(np.median(seconds[of_rows, _BEFORE - _SETTLED : _BEFORE]))
         after_s = np.median(seconds[alike, _BEFORE:], axis=0)
-        yield _Series(rows, settled_s, after_s, np.median(pauses_s[alike], axis=0))
+        yield Series(rows, settled_s, after_s, np.median(pauses_s[alike], axis=0))
 
 
-def fit_warm_up(series: Sequence[_Series], *, degree: int) -> WarmUpCost | None:
-    """The cost that explains some series best, by relative errors of their forwards; None if it is negligible."""
+def fit_warm_up(series: Sequence[Series], *, degree: int) -> WarmUpCost | None:
+    """The cost that explains some series best, by relative errors of their forwards; None if it is negligible.
+
+    degree: cores of the group that they were measured on.
+    """
+    if not series:
+        return None
     rows = sorted({each.rows for each in series})
 
     def cost(values: Any) -> WarmUpCost:
@@ -146,7 +150,7 @@ def fit_warm_up(series: Sequence[_Series], *, degree: int) -> WarmUpCost | None:
     return fitted.model_copy(update={"median_error": float(np.median(np.abs(errors(found.x))))})
 
 
-def _errors(cost: WarmUpCost, series: _Series) -> _Array:
+def _errors(cost: WarmUpCost, series: Series) -> _Array:
     """Relative errors of a series' forwards after its pauses."""
     cache, now_s, predicted_s = WeightCache(cost), 0.0, []
     for pause_s in series.pauses_s:

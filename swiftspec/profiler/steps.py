@@ -129,7 +129,7 @@ def measure_profile(
         )
         if shared
         else None,
-        warm_up=tuple(passes.warm_up),
+        warm_up=passes.warm_up,
         feature_bytes=num_bytes,
         experts_touched=touched,
         passes=passes.num_passes if device == "cpu" else None,

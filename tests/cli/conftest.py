@@ -53,7 +53,7 @@ def brief_profiles() -> Iterator[None]:
         patch.setattr("swiftspec.profiler.effort._LADDER", (brief,))
         patch.setattr("swiftspec.profiler.passes.REPEATS", 1)
         patch.setattr("swiftspec.profiler.passes.CONTEXTS", (16, 64))
-        patch.setattr("swiftspec.profiler.pauses._REPEATS", 1)
+        patch.setattr("swiftspec.profiler.passes.PAUSE_REPEATS", 1)
         yield
 
 

@@ -9,7 +9,7 @@ from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Clock, Role, TargetForward
-from swiftspec.profiler.pauses import measure_pauses
+from swiftspec.profiler.pauses import PAUSE_REPEATS, fit_warm_up, measure_pauses
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.timeline import Phase, Span, Timeline
 from swiftspec.timing.warm_up import WarmUpCost, WeightCache
@@ -64,13 +64,18 @@ class Machine:
         return float(seconds)
 
 
-def measured(machine: Machine) -> WarmUpCost | None:
-    return measure_pauses(cast(Launcher, machine), degree=2, vocab_size=100)
+def measured(machine: Machine, passes: int = 1) -> WarmUpCost | None:
+    repeats = PAUSE_REPEATS // passes
+    series = [
+        each for _ in range(passes) for each in measure_pauses(cast(Launcher, machine), repeats=repeats, vocab_size=100)
+    ]
+    return fit_warm_up(series, degree=2)
 
 
+@pytest.mark.parametrize("passes", [1, 3])
 @pytest.mark.parametrize("noise", [0.0, 0.03])
-def test_known_costs_are_found_again(noise: float) -> None:
-    found = measured(Machine(COST, noise=noise))
+def test_known_costs_are_found_again(noise: float, passes: int) -> None:
+    found = measured(Machine(COST, noise=noise), passes)
     assert found is not None
     assert (found.role, found.degree, found.rows) == (Role.TARGET, 2, COST.rows)
     within = 0.01 + 5 * noise

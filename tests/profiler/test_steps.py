@@ -123,7 +123,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Profile:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("swiftspec.profiler.effort._LADDER", (Effort(passes=1, repeats=3, host_tokens=24),))
         patch.setattr("swiftspec.profiler.shared_steps._REPEATS", 3)
-        patch.setattr("swiftspec.profiler.pauses._REPEATS", 1)
+        patch.setattr("swiftspec.profiler.passes.PAUSE_REPEATS", 1)
         return measure_profile(
             target=target,
             draft=draft,
