@@ -26,7 +26,6 @@ from swiftspec.timing.timeline import Phase
 
 _BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _CHUNK_ROWS, _BUSY_ROWS = 128, 64  # of a prompt, beside rows that are verified
-_NUM_ROUNDS = 60  # of bisection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,15 +151,9 @@ class LoadCurves:
 
 
 def _rate(batch: float, ttft_s: float, decoding_s: float, prompt_s: float) -> float:
-    """Rate at which as many requests are there at once, by bisection: it rises with their number."""
-    low, high = 0.0, 1 / prompt_s if prompt_s else batch / decoding_s
-    for _ in range(_NUM_ROUNDS):
-        rate = (low + high) / 2
-        if rate * (ttft_s + decoding_s / max(1e-12, 1 - rate * prompt_s)) > batch:
-            high = rate
-        else:
-            low = rate
-    return low
+    """Rate at which as many requests are there at once: that of rate (ttft + decoding / (1 - rate prompt)) = batch."""
+    half = (ttft_s + decoding_s + batch * prompt_s) / 2
+    return batch / (half + math.sqrt(half**2 - batch * ttft_s * prompt_s))
 
 
 def _ascending(points: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
