@@ -34,8 +34,9 @@ class _Pause(NamedTuple):
 
 
 _ROWS = (1, 4, 8, 16)
-# Short ones before every forward, as where a target waits for its draft in every round; long ones alone.
-_PAUSES = (_Pause(0.0015, _AFTER), _Pause(0.006), _Pause(0.015), _Pause(0.05))
+# Short ones before every forward, as where a target waits for its draft in every round; long ones alone, the last so
+# long that all weights are evicted: without it, what that costs would be extrapolated.
+_PAUSES = (_Pause(0.0015, _AFTER), _Pause(0.006), _Pause(0.05), _Pause(0.25))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
