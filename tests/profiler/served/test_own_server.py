@@ -43,7 +43,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
     plan(target=LARGE, draft=DRAFT).save(folder / "plan.json")
     settings = ("--policy", "autoregressive", "--set", "max_running=4,max_context=512,keep_timelines=512")
     with running(folder / "plan.json", *settings, log=folder / "server.log") as server:
-        found = profile_url(server.url, "demo/target", "demo/draft", max_sequences=2, minutes=1)
+        found = profile_url(server.url, "demo/target", "demo/draft", max_sequences=2, minutes=0.5)
         plain = probed_server(server.url, Drafting.PLAIN, lengths=lambda _: 0, cores=cores_here())
         watched = measure_servers([plain], ProbeSizes(sequences=1, longest=64), most_s=0, progress=lambda *_: None)
         timelines = ServerClient(server.url).timelines()
