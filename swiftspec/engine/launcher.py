@@ -3,6 +3,7 @@
 import logging
 import math
 import threading
+import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, replace
@@ -202,7 +203,8 @@ class Launcher(AbstractContextManager["Launcher"]):
                 states = ", ".join(state for worker_group in worker_groups for state in worker_group.unready())
                 if states and states != said:
                     _log.warning("still waiting for models to be loaded by: %s", said := states)
-            if cancelled.wait(_LOOK_EVERY_S):
+            time.sleep(_LOOK_EVERY_S)  # `Event.wait` may turn a KeyboardInterrupt into a RuntimeError, of its lock
+            if cancelled.is_set():
                 raise InterruptedError("the start was cancelled")
 
     def _models_of(

@@ -4,10 +4,13 @@ import subprocess
 import sys
 import threading
 import time
+from typing import cast
 
 import pytest
 
+from swiftspec.engine import launcher
 from swiftspec.engine.process.interrupts import ending_signals_raised, exit_code, interrupts_noted, signals_held
+from swiftspec.engine.process.worker_group import WorkerGroup
 from swiftspec.engine.running import Events, next_event
 
 
@@ -108,3 +111,32 @@ def test_a_process_started_while_they_are_held_never_hears_of_them() -> None:
     assert process.poll() is None
     process.kill()
     process.wait()
+
+
+class NeverReady:
+    """A group of workers that load for ever."""
+
+    is_ready = False
+
+    def attend_start(self) -> None:
+        pass
+
+    def unready(self) -> list[str]:
+        return []
+
+
+def await_ready(*, interrupted_after_s: float) -> None:
+    signal.setitimer(signal.ITIMER_REAL, interrupted_after_s)
+    launcher.Launcher._await_ready([cast(WorkerGroup, NeverReady())], threading.Event())
+
+
+def test_an_interrupt_during_a_start_is_raised_as_such_at_every_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as the complaint of a lock that it came too early for; so two hundred come at different moments."""
+    monkeypatch.setattr(launcher, "_LOOK_EVERY_S", 0.0)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for number in range(200):
+            with pytest.raises(KeyboardInterrupt):
+                await_ready(interrupted_after_s=1e-3 + 7e-6 * number)
+    finally:
+        signal.signal(signal.SIGALRM, before)
