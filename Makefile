@@ -58,7 +58,7 @@ lean:
 check: $(INSTALLED)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers auto
 
 bench: $(INSTALLED)
 	$(BIN)/python -m tests.benchmarks.make_plan build/bench

@@ -1,9 +1,11 @@
 """Sensitivity of the choice: the choice and the best others on a few prompts, with one assumption changed."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple
 
+import joblib
 import numpy as np
 
 from swiftspec.artifacts.plan import Goal, Sensitivity
@@ -11,9 +13,10 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesses, TracedPrompt
 from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.memory import MemoryModel
+from swiftspec.planner.search.backends import run_parallel
 from swiftspec.planner.search.decision import MOST_GIVEN_UP
 from swiftspec.planner.search.evaluation import Budget, Evaluator, Outcome
-from swiftspec.planner.search.option import Option
+from swiftspec.planner.search.option import Key, Option
 from swiftspec.planner.search.simulations import RankedOption
 from swiftspec.planner.search.space import longest_context
 from swiftspec.policies import Layout
@@ -93,40 +96,43 @@ def sensitivities(
     best = sorted(others, key=lambda ranked: -ranked.score)[:_MOST_OTHERS]
     entries = [_Entry(ranked.option, ranked) for ranked in (chosen, *best)]
     planned = _Scenario(change="", latencies=profile.latencies, trace=trace, entries=entries)
-    before = {outcome.option.key: outcome for outcome in _simulated(planned, budget, num_jobs, errors)}
-    rows = []
-    for scenario in _scenarios(planned, changes, memory, num_devices, degrees):
-        if not is_drafted and scenario.change.startswith((_ACCEPTANCE, _DRAFT_FORWARDS)):
-            continue
-        forecasts = [
-            _forecast(outcome, before[entry.planned.option.key], entry.planned, goal)
-            for entry, outcome in zip(scenario.entries, _simulated(scenario, budget, num_jobs, errors), strict=True)
-        ]
-        rows.append(_row(scenario.change, chosen, forecasts))
-    return tuple(rows)
-
-
-def _simulated(scenario: _Scenario, budget: Budget, num_jobs: int, errors: ForwardErrors) -> list[Outcome]:
-    evaluator = Evaluator(scenario.latencies, scenario.trace, num_jobs=num_jobs, errors=errors)
-    return evaluator.run([entry.option for entry in scenario.entries], budget)
-
-
-def _forecast(after: Outcome, before: Outcome, planned: RankedOption, goal: Goal) -> RankedOption:
-    """The plan's figures, scaled by the change seen on a few prompts."""
-    return planned._replace(
-        option=after.option,
-        tokens_per_s=planned.tokens_per_s * after.tokens_per_s / before.tokens_per_s,
-        score=planned.score * after.score(goal) / before.score(goal),
+    changed = _scenarios(planned, changes, memory, num_devices, degrees)
+    fixed = () if is_drafted else (_ACCEPTANCE, _DRAFT_FORWARDS)
+    scenarios = [planned, *(each for each in changed if not each.change.startswith(fixed))]
+    before, *after = _simulated(scenarios, budget, num_jobs, errors)
+    of_plan = {outcome.option.key: outcome for outcome in before}
+    return tuple(
+        _row(scenario, outcomes, of_plan, chosen, goal) for scenario, outcomes in zip(scenarios[1:], after, strict=True)
     )
 
 
-def _row(change: str, chosen: RankedOption, forecasts: Sequence[RankedOption]) -> Sensitivity:
+def _simulated(
+    scenarios: Sequence[_Scenario], budget: Budget, num_jobs: int, errors: ForwardErrors
+) -> list[list[Outcome]]:
+    """Outcomes of each scenario's entries. All are one queue, so that no core waits between scenarios."""
+    evaluators = [Evaluator(each.latencies, each.trace, num_jobs=num_jobs, errors=errors) for each in scenarios]
+    tasks = [(number, entry) for number, each in enumerate(scenarios) for entry in each.entries]
+    calls = (joblib.delayed(evaluators[number])((entry.option, budget)) for number, entry in tasks)
+    outcomes = run_parallel(calls, num_jobs)
+    return [list(islice(outcomes, len(each.entries))) for each in scenarios]
+
+
+def _row(
+    scenario: _Scenario, outcomes: Sequence[Outcome], of_plan: Mapping[Key, Outcome], chosen: RankedOption, goal: Goal
+) -> Sensitivity:
+    """The plan's figures, scaled by the change seen on a few prompts, and whether another option is the best then."""
+    forecasts = []
+    for (option, planned), after in zip(scenario.entries, outcomes, strict=True):
+        before = of_plan[planned.option.key]
+        speed = planned.tokens_per_s * after.tokens_per_s / before.tokens_per_s
+        score = planned.score * after.score(goal) / before.score(goal)
+        forecasts.append(planned._replace(option=option, tokens_per_s=speed, score=score))
     own = [forecast for forecast in forecasts if forecast.option.key == chosen.option.key]
     best = max(forecasts, key=lambda forecast: forecast.score)
     beaten = not own or best.score > own[0].score * (1 + MOST_GIVEN_UP)
     stays = own[0] if own and not beaten else best
     return Sensitivity(
-        change=change,
+        change=scenario.change,
         tokens_per_s=own[0].tokens_per_s if own else 0.0,
         best=stays.option.describe(),
         best_tokens_per_s=stays.tokens_per_s,
