@@ -13,7 +13,7 @@ The errors, relative standard deviations, come from published measurements:
   without its model. Some were measured with kernels, or a multi-token prediction, that the figures do not tell.
 - `PASS`: of forwards that were measured on this machine in a single pass, beside the mean of many. Shared machines have
   slow spells of seconds, so a whole profile is measured in several passes, each on new processes; its error is taken
-  as known. Five profiles of the demo's pair in one pass each, log 2026-11-28-search.
+  as known. Five profiles of the demo's pair in one pass each, log 2026-11-29-search.
 - `ROOFLINE`: error of rooflines, whose constants were fitted on H100 and H200, on a device that they were not fitted
   on: bf16 forwards on an A100, against those composed of its op tables.
 """
