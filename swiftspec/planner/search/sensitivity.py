@@ -113,7 +113,7 @@ def _simulated(
     evaluators = [Evaluator(each.latencies, each.trace, num_jobs=num_jobs, errors=errors) for each in scenarios]
     tasks = [(number, entry) for number, each in enumerate(scenarios) for entry in each.entries]
     calls = (joblib.delayed(evaluators[number])((entry.option, budget)) for number, entry in tasks)
-    outcomes = run_parallel(calls, num_jobs)
+    outcomes = iter(list(run_parallel(calls, num_jobs)))
     return [list(islice(outcomes, len(each.entries))) for each in scenarios]
 
 
